@@ -1,0 +1,3 @@
+from sm121.cli import main
+
+main()

@@ -1,0 +1,153 @@
+"""One class per kind of failure, each with an exit code of its own.
+
+A message answers three questions: what was wanted, what was found, what to do. Several problems of one kind
+travel in one error, so that a user mends them in one go.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+class Sm121Error(Exception):
+    """A failure that a user can act on.
+
+    `problems` are complete sentences, one per fault; `do` is the next step. The command line prints both and
+    ends with `exit_code`.
+    """
+
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, problems: str | Iterable[str], *, do: str = "") -> None:
+        self.problems = [problems] if isinstance(problems, str) else list(problems)
+        self.do = do
+        super().__init__("\n".join([*self.problems, *([f"What to do: {do}"] if do else [])]))
+
+
+class UsageError(Sm121Error):
+    """The command line asks for something that does not exist."""
+
+    exit_code = 2
+
+
+class PinsError(Sm121Error):
+    """A pin file does not load, or its pins contradict each other."""
+
+    exit_code = 10
+
+
+class PlanError(Sm121Error):
+    """The request cannot become a build: an architecture list, a toolkit, a combination of options."""
+
+    exit_code = 11
+
+
+class PreflightError(Sm121Error):
+    """The machine lacks a program, a header, memory or disk space."""
+
+    exit_code = 12
+
+
+class FetchError(Sm121Error):
+    """A pinned file could not be had: no network, not in the index, broken off."""
+
+    exit_code = 13
+
+
+class DigestError(Sm121Error):
+    """The bytes are not the pinned bytes."""
+
+    exit_code = 14
+
+
+class UnpackError(Sm121Error):
+    """An archive is damaged, or wants to write where it must not."""
+
+    exit_code = 15
+
+
+class ToolchainError(Sm121Error):
+    """The compiler that would run is not the planned one, or does not work."""
+
+    exit_code = 16
+
+
+class CompileError(Sm121Error):
+    """Upstream's sources did not compile."""
+
+    exit_code = 17
+
+
+class OutOfMemoryError(CompileError):
+    """The compiler was ended for want of memory."""
+
+    exit_code = 18
+
+
+class PackError(Sm121Error):
+    """A wheel or image could not be assembled from its parts."""
+
+    exit_code = 19
+
+
+class StorageError(Sm121Error):
+    """The disk is full, or a folder cannot be written."""
+
+    exit_code = 20
+
+
+class LockedError(Sm121Error):
+    """Another build works in the same folder."""
+
+    exit_code = 21
+
+
+class PatchError(Sm121Error):
+    """A patch does not apply, is damaged, or names a file that does not exist."""
+
+    exit_code = 22
+
+
+class FinishError(Sm121Error):
+    """A library could not be finished: its device code is of a kind that must not be rewritten."""
+
+    exit_code = 23
+
+
+class ImageError(Sm121Error):
+    """The container engine or a registry refused, or an image is not what it claims."""
+
+    exit_code = 24
+
+
+class ProgramError(Sm121Error):
+    """A program that was started failed, and no better explanation is known."""
+
+    exit_code = 25
+
+
+class ArtifactError(Sm121Error):
+    """A file given to be read does not exist or is of no kind that can be inspected."""
+
+    exit_code = 26
+
+
+class VerdictWarning(Sm121Error):  # noqa: N818 -- a verdict, reported like an error
+    """The inspection found warnings only, and `--strict` was given."""
+
+    exit_code = 30
+
+
+class VerdictFail(Sm121Error):  # noqa: N818 -- a verdict, reported like an error
+    """The inspection failed."""
+
+    exit_code = 31
+
+
+class VerdictUnknown(Sm121Error):  # noqa: N818 -- a verdict, reported like an error
+    """The inspection could not tell; unknown is never pass."""
+
+    exit_code = 32

@@ -1,0 +1,151 @@
+"""The only place that starts programs.
+
+A child gets an environment made from an allow-list: neither PYTHONPATH nor CUDA variables of the caller reach a
+compiler, so that nothing on the machine is picked up by accident.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sm121.errors import ProgramError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+_INHERITED = (
+    "HOME", "USER", "LOGNAME", "TMPDIR", "TERM", "NO_COLOR",
+    "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE",
+    "http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY",
+)  # fmt: skip
+SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """What a program left behind."""
+
+    argv: tuple[str, ...]
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def environment(extra: Mapping[str, str] | None = None, *, path: str = SYSTEM_PATH) -> dict[str, str]:
+    """Make a child's environment: what identifies the user and the network, a fixed locale, `path`, `extra`."""
+    inherited = {name: os.environ[name] for name in _INHERITED if name in os.environ}
+    return {**inherited, "LC_ALL": "C.UTF-8", "PATH": path, **(extra or {})}
+
+
+def quoted(argv: Sequence[str | Path]) -> str:
+    """The command as one could type it."""
+    return shlex.join(str(argument) for argument in argv)
+
+
+def find(program: str, *, path: str | None = None) -> str | None:
+    """Where `program` is found on `path` (the caller's own PATH if not given)."""
+    return shutil.which(program, path=path)
+
+
+def run(
+    argv: Sequence[str | Path],
+    *,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    stdin: str | None = None,
+    timeout: float | None = None,
+    check: bool = True,
+) -> Completed:
+    """Run a program to its end and return its output.
+
+    Raises ProgramError if it is missing, exceeds `timeout` seconds, or (with `check`) ends non-zero.
+    """
+    words = tuple(str(argument) for argument in argv)
+    try:
+        done = subprocess.run(
+            words, cwd=cwd, env=dict(env) if env is not None else environment(), input=stdin, timeout=timeout,
+            capture_output=True, text=True, errors="replace", check=False,
+            stdin=subprocess.DEVNULL if stdin is None else None,
+        )  # fmt: skip
+    except FileNotFoundError as error:
+        raise _missing(words[0], error) from error
+    except PermissionError as error:
+        raise ProgramError(f"{words[0]} cannot be executed: {error.strerror}.") from error
+    except subprocess.TimeoutExpired as error:
+        raise ProgramError(f"{words[0]} did not end within {timeout:g} s: {quoted(words)}") from error
+    completed = Completed(words, done.returncode, done.stdout, done.stderr)
+    if check and done.returncode:
+        raise failed(completed)
+    return completed
+
+
+def stream(
+    argv: Sequence[str | Path],
+    *,
+    log: Path,
+    on_line: Callable[[str], None],
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+) -> int:
+    """Run a program, write all it prints to `log` as it comes, hand each line to `on_line`, return its status.
+
+    The program leads a process group of its own; when we are interrupted, the whole group is ended, so no
+    compiler goes on in the background.
+    """
+    words = [str(argument) for argument in argv]
+    with log.open("a", encoding="utf-8", errors="replace") as file:
+        file.write(f"$ {quoted(words)}\n")
+        file.flush()
+        try:
+            child = subprocess.Popen(
+                words, cwd=cwd, env=dict(env) if env is not None else environment(), stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", bufsize=1,
+                start_new_session=True,
+            )  # fmt: skip
+        except FileNotFoundError as error:
+            raise _missing(words[0], error) from error
+        assert child.stdout is not None
+        try:
+            for line in child.stdout:
+                file.write(line)
+                file.flush()
+                on_line(line.rstrip("\n"))
+            return child.wait()
+        except BaseException:
+            _end_group(child)
+            raise
+
+
+def failed(completed: Completed, *, lines: int = 20) -> ProgramError:
+    """Describe a program that ended non-zero, with the last of what it printed."""
+    said = (completed.stderr.strip() or completed.stdout.strip()).splitlines()[-lines:]
+    shown = "".join(f"\n    {line}" for line in said)
+    code = completed.returncode
+    how = f"was ended by signal {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
+    return ProgramError(f"{completed.argv[0]} {how}: {quoted(completed.argv)}{shown}")
+
+
+def _missing(program: str, error: FileNotFoundError) -> ProgramError:
+    if error.filename and str(error.filename) != program:
+        return ProgramError(f"the folder {error.filename} to run {program} in does not exist.")
+    return ProgramError(f"the program {program} was not found.", do=f"install {program} or put it on PATH.")
+
+
+def _end_group(child: subprocess.Popen[str]) -> None:
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(child.pid, number)
+        except ProcessLookupError:
+            return
+        try:
+            child.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            continue
+        return
