@@ -8,7 +8,6 @@ from typing import NoReturn
 
 import pytest
 
-
 _FREE = {"network", "real", "container", "hardware", "programs"}
 
 
