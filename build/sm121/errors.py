@@ -135,6 +135,12 @@ class ArtifactError(Sm121Error):
     exit_code = 26
 
 
+class DamagedError(ArtifactError):
+    """Bytes that claim to be an ELF file, a fatbin, a cubin or an archive, and are not, or not wholly."""
+
+    exit_code = 27
+
+
 class VerdictWarning(Sm121Error):  # noqa: N818 -- a verdict, reported like an error
     """The inspection found warnings only, and `--strict` was given."""
 
