@@ -1,0 +1,7 @@
+"""Readers of what others made: bytes in, files out, nothing unpacked to disk."""
+
+from sm121.artifact.member import Artifact, Buffer, Kind, Limits, Member, printable
+from sm121.artifact.opener import open_artifact
+from sm121.artifact.wheel import Wheel
+
+__all__ = ["Artifact", "Buffer", "Kind", "Limits", "Member", "Wheel", "open_artifact", "printable"]
