@@ -1,0 +1,159 @@
+"""Reads JSON that others wrote: nothing in it is trusted, every fault is noted, none is fatal."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from sm121.errors import ArtifactError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+LARGEST = 64 << 20
+"""Bytes of JSON that are read; an index of a checkpoint with a million tensors stays below."""
+_LARGEST_COUNT = 1 << 48
+
+
+def load_json(path: Path, *, limit: int = LARGEST) -> object:
+    """Parse a file. Raises ArtifactError if it cannot be read, is too large or is not JSON."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(limit + 1)
+    except OSError as error:
+        raise ArtifactError(f"{path} cannot be read: {error.strerror or error}.") from error
+    if len(data) > limit:
+        raise ArtifactError(f"{path} is larger than {limit} bytes, too large for a configuration.")
+    return parse_json(data, str(path))
+
+
+def parse_json(data: bytes, name: str) -> object:
+    """Parse bytes of JSON. Raises ArtifactError, also where nesting is too deep for the parser."""
+    try:
+        return json.loads(data.decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        raise ArtifactError(f"{name} is not UTF-8 text (byte {error.start}).") from error
+    except json.JSONDecodeError as error:
+        raise ArtifactError(f"{name} is not JSON: {error.msg} at line {error.lineno}.") from error
+    except (RecursionError, ValueError) as error:
+        raise ArtifactError(f"{name} is not usable JSON: {error}.") from error
+
+
+@dataclass(frozen=True)
+class Loose:
+    """A JSON object whose members are asked for by the type they should have.
+
+    A member of another type counts as absent and leaves a sentence in `problems`, which all objects of one file
+    share. A member that is null counts as absent without one.
+    """
+
+    members: dict[str, object]
+    where: str
+    problems: list[str] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, value: object, where: str, problems: list[str] | None = None) -> Loose:
+        """Wrap a parsed value; anything but an object becomes an empty one, with a problem."""
+        found: list[str] = [] if problems is None else problems
+        if isinstance(value, dict):
+            return cls({str(key): member for key, member in value.items()}, where, found)
+        found.append(f"{where} is {_kind(value)}, wanted an object")
+        return cls({}, where, found)
+
+    def has(self, key: str) -> bool:
+        """Whether the member is there and not null."""
+        return self.members.get(key) is not None
+
+    def first(self, *keys: str) -> str | None:
+        """The first of several spellings that is there."""
+        return next((key for key in keys if self.has(key)), None)
+
+    def text(self, *keys: str) -> str | None:
+        key = self.first(*keys)
+        if key is None:
+            return None
+        value = self.members[key]
+        if isinstance(value, str):
+            return value
+        self._wrong(key, "text")
+        return None
+
+    def count(self, *keys: str) -> int | None:
+        """A whole number of at least 0; `128.0` counts, `true` does not."""
+        key = self.first(*keys)
+        if key is None:
+            return None
+        value = self.members[key]
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _LARGEST_COUNT:
+            return value
+        self._wrong(key, "a whole number of at least 0")
+        return None
+
+    def flag(self, *keys: str) -> bool | None:
+        key = self.first(*keys)
+        if key is None:
+            return None
+        value = self.members[key]
+        if isinstance(value, bool):
+            return value
+        self._wrong(key, "true or false")
+        return None
+
+    def names(self, *keys: str) -> tuple[str, ...]:
+        """A list of texts; single members of another type are left out, with a problem."""
+        key = self.first(*keys)
+        if key is None:
+            return ()
+        value = self.members[key]
+        if isinstance(value, str):
+            return (value,)
+        if not isinstance(value, list):
+            self._wrong(key, "a list of texts")
+            return ()
+        wrong = [item for item in value if not isinstance(item, str)]
+        if wrong:
+            self.problems.append(f"{self.where}: {key} holds {_kind(wrong[0])}, wanted texts only")
+        return tuple(item for item in value if isinstance(item, str))
+
+    def counts(self, *keys: str) -> tuple[int, ...]:
+        key = self.first(*keys)
+        if key is None:
+            return ()
+        value = self.members[key]
+        if isinstance(value, list) and all(
+            isinstance(item, int) and not isinstance(item, bool) for item in value
+        ):
+            return tuple(value)
+        self._wrong(key, "a list of whole numbers")
+        return ()
+
+    def table(self, *keys: str) -> Loose | None:
+        key = self.first(*keys)
+        if key is None:
+            return None
+        value = self.members[key]
+        if not isinstance(value, dict):
+            self._wrong(key, "an object")
+            return None
+        return Loose.of(value, f"{self.where}.{key}", self.problems)
+
+    def tables(self) -> Iterator[tuple[str, Loose]]:
+        """Each member that is an object; others are problems."""
+        for key, value in self.members.items():
+            if isinstance(value, dict):
+                yield key, Loose.of(value, f"{self.where}.{key}", self.problems)
+            elif value is not None:
+                self._wrong(key, "an object")
+
+    def _wrong(self, key: str, wanted: str) -> None:
+        self.problems.append(f"{self.where}: {key} is {_kind(self.members[key])}, wanted {wanted}")
+
+
+def _kind(value: object) -> str:
+    shown = repr(value)
+    shown = shown if len(shown) <= 40 else f"{shown[:37]}..."
+    return {"dict": "an object", "list": "a list", "NoneType": "null"}.get(type(value).__name__, shown)
