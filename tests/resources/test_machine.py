@@ -8,12 +8,12 @@ from sm121.errors import PlanError
 from sm121.findings import Verdict, overall
 from sm121.resources import (
     GIB,
-    JobCost,
+    HEAVIEST,
+    LIGHT,
     Machine,
-    default_reserve,
+    compile_jobs,
     job_count,
     judge_disk,
-    plan_jobs,
     read_machine,
 )
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MEMINFO = "MemTotal: 125829120 kB\nMemFree: 1 kB\nMemAvailable: 104857600 kB\n"  # 120 GiB, 100 GiB available
-COST = JobCost(heavy=9 * GIB, light=GIB)
 
 
 def write(root: Path, files: dict[str, str]) -> Path:
@@ -99,9 +98,7 @@ def test_a_group_outside_the_namespace_falls_back_to_the_mount(tmp_path: Path) -
 def test_unreadable_memory_is_unknown_and_not_zero(tmp_path: Path, text: str) -> None:
     machine = read_machine(write(tmp_path, {"proc/meminfo": text}), affinity=8)
     assert machine.memory_available is None
-    jobs = plan_jobs(machine, COST)
-    assert (jobs.total, jobs.heavy) == (1, 1)
-    assert overall(jobs.findings) is Verdict.UNKNOWN
+    assert machine.memory_for_builds() == 0
 
 
 def test_this_machine_can_be_read() -> None:
@@ -119,53 +116,53 @@ def test_job_count(cpus: int, memory: float, expected: int) -> None:
 
 
 def test_light_jobs_take_what_heavy_ones_leave() -> None:
-    jobs = plan_jobs(Machine(20, 121 * GIB, 121 * GIB, "affinity", "MemAvailable"), COST, reserve=16 * GIB)
-    assert (jobs.heavy, jobs.total) == (11, 17)  # 105 GiB = 11 x 9 + 6 x 1
-    assert jobs.heavy * COST.heavy + (jobs.total - jobs.heavy) * COST.light <= 105 * GIB
+    jobs = compile_jobs(cores=20, memory=105 * GIB)
+    assert (jobs.heavy, jobs.total) == (11, 17)  # 11 x 9 + 6 x 1
+    assert jobs.heavy * HEAVIEST + (jobs.total - jobs.heavy) * LIGHT <= 105 * GIB
     assert overall(jobs.findings) is Verdict.INFO
 
 
 def test_all_processors_work_when_memory_allows() -> None:
-    jobs = plan_jobs(Machine(4, 256 * GIB, 256 * GIB), COST)
+    jobs = compile_jobs(cores=4, memory=256 * GIB)
     assert (jobs.heavy, jobs.total) == (4, 4)
 
 
-def test_a_small_machine_is_warned_and_still_builds() -> None:
-    jobs = plan_jobs(Machine(8, 8 * GIB, 6 * GIB), COST)
+def test_a_lighter_heaviest_file_lets_more_run() -> None:
+    assert compile_jobs(cores=8, memory=24 * GIB, heaviest=4 * GIB).heavy == 6
+
+
+@pytest.mark.parametrize("memory", [0, 6 * GIB])
+def test_a_small_machine_is_warned_and_still_builds(memory: int) -> None:
+    jobs = compile_jobs(cores=8, memory=memory)
     assert (jobs.heavy, jobs.total) == (1, 1)
     assert overall(jobs.findings) is Verdict.WARN
     assert "9.0 GiB" in jobs.findings[0].message
 
 
 def test_a_wish_beyond_memory_is_granted_with_a_warning() -> None:
-    jobs = plan_jobs(Machine(20, 64 * GIB, 30 * GIB), COST, requested=20)
+    jobs = compile_jobs(cores=20, memory=22 * GIB, wanted=20)
     assert (jobs.total, jobs.heavy) == (20, 2)
     assert overall(jobs.findings) is Verdict.WARN
-    assert "20 jobs asked for, 6 fit" in jobs.findings[-1].message
+    assert "20 jobs were asked for, 6 fit" in jobs.findings[0].message
 
 
 def test_a_modest_wish_is_no_matter() -> None:
-    jobs = plan_jobs(Machine(20, 121 * GIB, 121 * GIB), COST, requested=2)
-    assert (jobs.total, jobs.heavy, jobs.findings) == (2, 2, ())
+    jobs = compile_jobs(cores=20, memory=105 * GIB, wanted=2)
+    assert (jobs.total, jobs.heavy) == (2, 2)
+    assert overall(jobs.findings) is Verdict.INFO
 
 
-@pytest.mark.parametrize("requested", [0, -3])
-def test_no_job_at_all_is_refused(requested: int) -> None:
+@pytest.mark.parametrize("wanted", [0, -3])
+def test_no_job_at_all_is_refused(wanted: int) -> None:
     with pytest.raises(PlanError, match="at least one job"):
-        plan_jobs(Machine(4, GIB, GIB), COST, requested=requested)
+        compile_jobs(cores=4, memory=GIB, wanted=wanted)
 
 
 def test_the_reserve_shrinks_with_the_machine() -> None:
-    assert default_reserve(128 * GIB) == 16 * GIB
-    assert default_reserve(1024 * GIB) == 16 * GIB
-    assert default_reserve(24 * GIB) == 3 * GIB
-
-
-def test_costs_are_known_per_project() -> None:
-    assert JobCost.of("vllm") == COST
-    assert JobCost.of("flashinfer").heavy == 7 * GIB
-    with pytest.raises(PlanError, match="flashinfer"):
-        JobCost.of("flashinfr")
+    assert Machine(20, 128 * GIB, 100 * GIB).memory_for_builds() == 84 * GIB
+    assert Machine(20, 24 * GIB, 20 * GIB).memory_for_builds() == 17 * GIB
+    assert Machine(20, 24 * GIB, 2 * GIB).memory_for_builds() == 0
+    assert Machine(20, 24 * GIB, 20 * GIB).memory_for_builds(reserve=0) == 20 * GIB
 
 
 def test_disk_space_of_folders_on_one_file_system_is_added(tmp_path: Path) -> None:

@@ -1,16 +1,17 @@
 """The build host: what it offers, and whether its tools are the planned ones."""
 
-from sm121.resources.jobs import JobCost, Jobs, default_reserve, job_count, plan_jobs
-from sm121.resources.machine import GIB, Machine, judge_disk, read_machine
+from sm121.resources.jobs import HEAVIEST, LIGHT, Jobs, compile_jobs, job_count
+from sm121.resources.machine import GIB, RESERVE, Machine, judge_disk, read_machine
 
 __all__ = [
     "GIB",
-    "JobCost",
+    "HEAVIEST",
+    "LIGHT",
+    "RESERVE",
     "Jobs",
     "Machine",
-    "default_reserve",
+    "compile_jobs",
     "job_count",
     "judge_disk",
-    "plan_jobs",
     "read_machine",
 ]

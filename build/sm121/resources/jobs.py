@@ -2,36 +2,17 @@
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import dataclass
-from functools import cache
-from importlib.resources import files
 from math import floor
-from typing import TYPE_CHECKING, Any
 
 from sm121.errors import PlanError
 from sm121.findings import Finding, Verdict
-from sm121.resources.machine import GIB, Machine, gib
+from sm121.resources.machine import GIB, gib
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-
-@dataclass(frozen=True, slots=True)
-class JobCost:
-    """Peak bytes of one job of each weight."""
-
-    heavy: int
-    light: int
-
-    @classmethod
-    def of(cls, project: str) -> JobCost:
-        """The measured costs of `project` ("vllm", "flashinfer")."""
-        for row in _data()["cost"]:
-            if row["project"] == project:
-                return cls(round(row["heavy_gib"] * GIB), round(row["light_gib"] * GIB))
-        known = ", ".join(row["project"] for row in _data()["cost"])
-        raise PlanError(f"no job costs are known for {project!r}; known are {known}.")
+HEAVIEST = 9 * GIB
+"""Peak of a file that instantiates CUTLASS collectives (vLLM 0.33.0, nvcc 13.0.88: 8.8 GB, 2026-11-29)."""
+LIGHT = GIB
+"""Peak of any other file (the same build: Marlin and MoE files reach 1.0 GB)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,51 +29,37 @@ def job_count(*, cpus: int, memory: float, reserve: float, per_job: float) -> in
     return max(1, min(cpus, floor((memory - reserve) / per_job)))
 
 
-def default_reserve(memory_total: int) -> int:
-    """Bytes to leave to everything that is not a compiler."""
-    usual = round(float(_data()["reserve"]["gib"]) * GIB)
-    return min(usual, memory_total // 8)
-
-
-def plan_jobs(
-    machine: Machine, cost: JobCost, *, reserve: int | None = None, requested: int | None = None
+def compile_jobs(
+    *, cores: int, memory: int, heaviest: int = HEAVIEST, light: int = LIGHT, wanted: int | None = None
 ) -> Jobs:
-    """Share `machine` between heavy and light jobs, or judge the number that the user asks for.
+    """Share `memory` (bytes, what is kept back already taken off) between heavy and light jobs.
 
-    Light jobs take what the heavy ones leave. `reserve` is in bytes.
+    Light jobs take what the heavy ones leave. The number that a user wants is granted, with a warning where it
+    does not fit. Raises PlanError if that is less than one.
     """
-    if requested is not None and requested < 1:
-        raise PlanError(f"at least one job must run at a time, {requested} were asked for.")
-    if machine.memory_available is None or machine.memory_total is None:
-        total = requested or 1
-        unread = _finding(Verdict.UNKNOWN, "the free memory could not be read", f"Running {total} at a time.")
-        return Jobs(total, 1, (unread,))
-    kept = default_reserve(machine.memory_total) if reserve is None else reserve
-    free = machine.memory_available
-    heavy = job_count(cpus=machine.cpus, memory=free, reserve=kept, per_job=cost.heavy)
-    rest = free - kept - heavy * cost.heavy
-    fitting = min(machine.cpus, heavy + max(0, rest // cost.light))
-    shown = (
-        f"{machine.cpus} processors ({machine.cpu_origin}), {gib(free)} free ({machine.memory_origin}), "
-        f"{gib(kept)} kept back"
-    )
+    if wanted is not None and wanted < 1:
+        raise PlanError(f"at least one job must run at a time, {wanted} were asked for.")
+    heavy = job_count(cpus=cores, memory=memory, reserve=0, per_job=heaviest)
+    left = max(0, memory - heavy * heaviest)
+    fitting = min(cores, heavy + left // light)
+    machine = f"{cores} processors and {gib(memory)} of memory"
     findings = []
-    if free - kept < cost.heavy:
-        advice = "Free memory or add swap space, else the compiler may be ended for want of memory."
-        findings.append(_finding(Verdict.WARN, f"{shown}: not one heavy job of {gib(cost.heavy)} fits", advice))
-    if requested is None:
-        findings.append(_finding(Verdict.INFO, f"{shown}: {fitting} jobs, {heavy} of them heavy"))
-        return Jobs(fitting, heavy, tuple(findings))
-    if requested > fitting:
-        got = f"{requested} jobs asked for, {fitting} fit: {shown}"
+    if memory < heaviest:
+        findings.append(
+            _finding(
+                Verdict.WARN,
+                f"{machine}: the heaviest file takes {gib(heaviest)}",
+                "Free memory or add swap space, else the compiler may be ended for want of memory.",
+            )
+        )
+    if wanted is not None and wanted > fitting:
+        got = f"{wanted} jobs were asked for, {fitting} fit {machine}"
         findings.append(_finding(Verdict.WARN, got, f"Ask for {fitting} or leave the number out."))
-    return Jobs(requested, min(heavy, requested), tuple(findings))
+    if not findings:
+        findings.append(_finding(Verdict.INFO, f"{machine}: {fitting} jobs fit, {heavy} of them heavy"))
+    total = fitting if wanted is None else wanted
+    return Jobs(total, min(heavy, total), tuple(findings))
 
 
 def _finding(verdict: Verdict, got: str, advice: str = "") -> Finding:
     return Finding("resources.jobs", "compile jobs", verdict, got, advice=advice)
-
-
-@cache
-def _data() -> Mapping[str, Any]:
-    return tomllib.loads(files("sm121.resources").joinpath("jobs.toml").read_text(encoding="utf-8"))

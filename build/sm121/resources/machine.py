@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
 GIB = 1 << 30
+RESERVE = 16 * GIB
+"""Left to all that is no compiler: a GB10 shares its memory between processor and GPU (operators keep 15 to 16)."""
 
 # Version 1 writes "no limit" as the largest page-aligned number; no machine has half of it.
 _UNLIMITED = 1 << 60
@@ -45,6 +47,16 @@ class Machine:
     memory_available: int | None
     cpu_origin: str = ""
     memory_origin: str = ""
+
+    def memory_for_builds(self, reserve: int | None = None) -> int:
+        """Bytes that compilers may take: what is available less `reserve`; 0 if the memory could not be read.
+
+        The usual reserve is RESERVE, on a small machine an eighth of its memory.
+        """
+        if self.memory_available is None or self.memory_total is None:
+            return 0
+        kept = min(RESERVE, self.memory_total // 8) if reserve is None else reserve
+        return max(0, self.memory_available - kept)
 
 
 def read_machine(root: Path = Path("/"), *, affinity: int | None = None) -> Machine:
