@@ -1,0 +1,271 @@
+"""Assemble a wheel: our libraries, the other parts from the official wheel of the same version.
+
+The result depends on its inputs alone: members sorted, one time stamp, fixed permissions. Members that do not
+change are copied compressed, as upstream packed them; ours are deflated at a fixed level, so that their bytes
+follow the zlib of this machine, which is why `Assembled.zlib` names it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+import zlib
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from packaging.utils import canonicalize_name
+
+from sm121.errors import PackError
+from sm121.pack.archive import DEFLATED, ArchiveWriter, Entry
+from sm121.pack.ledger import LEDGER_NAME, Library, MadeWith, Origin, ledger_text
+from sm121.pack.metadata import record_text, stamped_metadata, stamped_version_module, wheel_text
+from sm121.pack.official import PLAIN, Content, OfficialWheel
+from sm121.pack.platform_tag import PlatformTag, elf_machine
+from sm121.pack.storage import completed_file, pieces
+from sm121.sources.disk import writing
+from sm121.values import Sha256
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Mapping
+
+    from sm121.pack.stamp import Stamp
+
+LEVEL = 6
+_WORKERS = 8
+_RECORDS = ("METADATA", "WHEEL", "RECORD", "RECORD.jws", "RECORD.p7s", LEDGER_NAME)
+"""What is written anew, and signatures that would cover the old RECORD."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One file of the assembled wheel, content digest and size in bytes."""
+
+    path: str
+    sha256: Sha256
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Assembled:
+    """A complete wheel, not yet published. `libraries` holds the ones left out as well."""
+
+    path: Path
+    sha256: Sha256
+    size: int
+    stamp: Stamp
+    platform_tag: PlatformTag
+    members: tuple[Member, ...]
+    libraries: tuple[Library, ...]
+    zlib: str
+
+    @property
+    def filename(self) -> str:
+        return self.path.name
+
+
+@dataclass(frozen=True, slots=True)
+class _Packed:
+    """A member ready to be written; `data` opens the bytes as they will lie in the archive."""
+
+    entry: Entry
+    sha256: Sha256
+    data: Callable[[], Iterator[bytes]]
+
+
+def assemble(
+    official: Path,
+    into: Path,
+    *,
+    replaced: Mapping[str, Path],
+    left_out: Collection[str],
+    added: Mapping[str, bytes],
+    stamp: Stamp,
+    platform_tag: PlatformTag,
+    made_with: MadeWith,
+    finished: Collection[str] = (),
+    version_module: str = "",
+    epoch: int = 0,
+) -> Assembled:
+    """Write the wheel into the folder `into`, under its full name, and describe it.
+
+    `official` is the hashed wheel of the same version; `replaced` maps paths in it to our libraries, those in
+    `finished` being upstream's own with machine code for PTX; `left_out` are paths that do not come along; `added` are
+    further small files by path. `version_module` defaults to `<project>/_version.py`. `epoch` is the one time
+    of all members, in seconds (SOURCE_DATE_EPOCH), 1980 at the earliest.
+
+    Raises PackError with every fault of the request before anything is written.
+    """
+    with OfficialWheel.open(official) as wheel, writing(into):
+        contents = _contents(wheel)
+        _check(
+            wheel, contents, replaced=replaced, left_out=left_out, added=added, stamp=stamp,
+            platform_tag=platform_tag, finished=finished,
+        )  # fmt: skip
+        module = version_module or f"{stamp.distribution}/_version.py"
+        tags = {f"{tag.interpreter}-{tag.abi}-{platform_tag.tag}" for tag in wheel.tags}
+        texts = {
+            **added,
+            module: stamped_version_module(wheel.read(module), stamp, module),
+            f"{stamp.dist_info}/METADATA": stamped_metadata(wheel.read(f"{wheel.dist_info}/METADATA"), stamp),
+            f"{stamp.dist_info}/WHEEL": wheel_text(tags),
+        }
+        gone = {*replaced, *left_out, module, *(f"{wheel.dist_info}/{name}" for name in _RECORDS)}
+        into.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".packing-", dir=into) as scratch:
+            ours = _pack_all(replaced, wheel, Path(scratch))
+            libraries = _libraries(contents, ours, left_out, finished)
+            origin = (official.name, Sha256.of_file(official))
+            texts[f"{stamp.dist_info}/{LEDGER_NAME}"] = ledger_text(
+                stamp, platform_tag, origin, made_with, libraries
+            )
+            packed = [
+                *ours.values(),
+                *(_packed_text(name, data) for name, data in texts.items()),
+                *(_copied(name, wheel, stamp, contents[name].sha256) for name in contents if name not in gone),
+            ]
+            path = into / f"{stamp.distribution}-{stamp.version}-{wheel.abi}-{platform_tag.tag}.whl"
+            with completed_file(path) as file:
+                size, digest, members = _write(file, packed, stamp.dist_info, epoch)
+    return Assembled(path, digest, size, stamp, platform_tag, members, libraries, zlib.ZLIB_RUNTIME_VERSION)
+
+
+def _contents(wheel: OfficialWheel) -> dict[str, Content]:
+    """Inflate and hash every member; the largest first, so that no worker ends long after the others."""
+    names = sorted(wheel.infos, key=lambda name: wheel.infos[name].file_size, reverse=True)
+    with ThreadPoolExecutor(_workers()) as pool:
+        return dict(zip(names, pool.map(wheel.content, names), strict=True))
+
+
+def _workers() -> int:
+    return min(_WORKERS, len(os.sched_getaffinity(0)))
+
+
+def _check(
+    wheel: OfficialWheel,
+    contents: Mapping[str, Content],
+    *,
+    replaced: Mapping[str, Path],
+    left_out: Collection[str],
+    added: Mapping[str, bytes],
+    stamp: Stamp,
+    platform_tag: PlatformTag,
+    finished: Collection[str],
+) -> None:
+    problems = []
+    if (canonicalize_name(wheel.distribution), wheel.version) != (canonicalize_name(stamp.project), stamp.base):
+        problems.append(
+            f"the official wheel of {stamp.project} {stamp.base} was wanted, found {wheel.path.name}."
+        )
+    libraries = [name for name, content in contents.items() if content.is_elf]
+    for verb, names in (("replaced", replaced), ("left out", left_out)):
+        for name in sorted(set(names) - set(libraries)):
+            near = get_close_matches(name, libraries, n=1)
+            hint = f" (is {near[0]} meant?)" if near else ""
+            problems.append(f"{name} was to be {verb}, but {wheel.path.name} has no such library{hint}.")
+    problems += [f"{name} is both replaced and left out." for name in sorted(set(replaced) & set(left_out))]
+    problems += [
+        f"{name} is called finished, but nothing replaces it." for name in sorted(set(finished) - set(replaced))
+    ]
+    problems += [
+        f"{name} was to be added, but the official wheel has a file of that name."
+        for name in sorted(set(added) & set(contents))
+    ]
+    problems += [
+        f"{name} was to be added, but a wheel's own records are written here."
+        for name in sorted(added)
+        if ".dist-info/" in name
+    ]
+    for name, path in sorted(replaced.items()):
+        machine = _machine_of(path)
+        if machine != platform_tag.cpu:
+            problems.append(
+                f"{path}, to replace {name}, should be a library for {platform_tag.cpu}, found {machine}."
+            )
+    if problems:
+        raise PackError(problems, do="correct the lists of extensions; nothing was written.")
+
+
+def _machine_of(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            start = file.read(20)
+    except OSError as error:
+        return f"nothing that can be read ({error.strerror})"
+    return elf_machine(start)
+
+
+def _libraries(
+    contents: Mapping[str, Content],
+    ours: Mapping[str, _Packed],
+    left_out: Collection[str],
+    finished: Collection[str],
+) -> tuple[Library, ...]:
+    found = []
+    for name in sorted(name for name, content in contents.items() if content.is_elf):
+        if name in ours:
+            origin = Origin.FINISHED if name in finished else Origin.SOURCE
+            found.append(Library(name, origin, ours[name].sha256, ours[name].entry.size))
+        else:
+            origin = Origin.LEFT_OUT if name in left_out else Origin.OFFICIAL
+            found.append(Library(name, origin, contents[name].sha256, contents[name].size))
+    return tuple(found)
+
+
+def _copied(name: str, wheel: OfficialWheel, stamp: Stamp, digest: Sha256) -> _Packed:
+    """A member whose compressed bytes are copied; the folders that carry the version are renamed."""
+    top, slash, rest = name.partition("/")
+    for suffix in (".dist-info", ".data"):
+        if top == wheel.dist_info.removesuffix(".dist-info") + suffix:
+            top = stamp.dist_info.removesuffix(".dist-info") + suffix
+    return _Packed(wheel.entry(name, top + slash + rest), digest, lambda: wheel.raw(name))
+
+
+def _packed_text(name: str, data: bytes) -> _Packed:
+    deflater = zlib.compressobj(LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
+    stored = deflater.compress(data) + deflater.flush()
+    entry = Entry(name, zlib.crc32(data), len(data), len(stored), DEFLATED, PLAIN)
+    return _Packed(entry, Sha256.of_bytes(data), lambda: iter([stored]))
+
+
+def _pack_all(replaced: Mapping[str, Path], wheel: OfficialWheel, scratch: Path) -> dict[str, _Packed]:
+    """Deflate our libraries side by side (zlib lets go of the interpreter's lock), into files in `scratch`."""
+    with ThreadPoolExecutor(_workers()) as pool:
+        running = {
+            name: pool.submit(_packed_file, name, path, wheel.mode(name), scratch / str(number))
+            for number, (name, path) in enumerate(replaced.items())
+        }
+        return {name: future.result() for name, future in running.items()}
+
+
+def _packed_file(name: str, path: Path, mode: int, into: Path) -> _Packed:
+    deflater = zlib.compressobj(LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
+    digest, crc, size, stored = hashlib.sha256(), 0, 0, 0
+    with into.open("wb") as packed:
+        for piece in pieces(path):
+            digest.update(piece)
+            crc = zlib.crc32(piece, crc)
+            size += len(piece)
+            stored += packed.write(deflater.compress(piece))
+        stored += packed.write(deflater.flush())
+    entry = Entry(name, crc, size, stored, DEFLATED, mode)
+    return _Packed(entry, Sha256(digest.hexdigest()), lambda: pieces(into))
+
+
+def _write(
+    file: IO[bytes], packed: list[_Packed], dist_info: str, epoch: int
+) -> tuple[int, Sha256, tuple[Member, ...]]:
+    """Write all members sorted, the dist-info last and RECORD at its end, as the wheel format asks."""
+    record = f"{dist_info}/RECORD"
+    rows = [(each.entry.name, each.sha256, each.entry.size) for each in packed]
+    last = _packed_text(record, record_text(rows, record))
+    packed = sorted(packed, key=lambda each: (each.entry.name.startswith(f"{dist_info}/"), each.entry.name))
+    writer = ArchiveWriter(file, epoch)
+    for each in [*packed, last]:
+        writer.add(each.entry, each.data())
+    size, digest = writer.finish()
+    members = (Member(each.entry.name, each.sha256, each.entry.size) for each in [*packed, last])
+    return size, digest, tuple(members)
