@@ -2,6 +2,17 @@
 
 from sm121.artifact.member import Artifact, Buffer, Kind, Limits, Member, printable
 from sm121.artifact.opener import open_artifact
+from sm121.artifact.reference import ImageReference
 from sm121.artifact.wheel import Wheel
 
-__all__ = ["Artifact", "Buffer", "Kind", "Limits", "Member", "Wheel", "open_artifact", "printable"]
+__all__ = [
+    "Artifact",
+    "Buffer",
+    "ImageReference",
+    "Kind",
+    "Limits",
+    "Member",
+    "Wheel",
+    "open_artifact",
+    "printable",
+]
