@@ -1,0 +1,57 @@
+"""The command line: verbs, their arguments, and the only place that ends the process."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from sm121 import __version__
+from sm121.build_commands import add_build_commands
+from sm121.errors import Sm121Error
+from sm121.inspector.commands import add_inspect_commands
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+ABOUT = "Builds vLLM and FlashInfer for compute capability 12.1 (DGX Spark / GB10) and proves what it built."
+
+
+def parser() -> argparse.ArgumentParser:
+    """The whole command line."""
+    top = argparse.ArgumentParser(prog="sm121", description=ABOUT)
+    top.add_argument("--version", action="version", version=f"sm121 {__version__}")
+    verbs = top.add_subparsers(metavar="VERB", required=True)
+    add_build_commands(verbs)
+    add_inspect_commands(verbs)
+    return top
+
+
+def run(argv: Sequence[str] | None = None) -> int:
+    """Run one verb and return the exit status; every failure a user can cause is a message, never a traceback."""
+    arguments = parser().parse_args(argv)
+    try:
+        status: int = arguments.run(arguments)
+    except Sm121Error as error:
+        console = Console(stderr=True, highlight=False)
+        for problem in error.problems:
+            console.print(f"error: {problem}", style="red", markup=False, soft_wrap=True)
+        if error.do:
+            console.print(f"what to do: {error.do}", markup=False, soft_wrap=True)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("interrupted; what is finished is kept, run the same command to go on", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # The reader of our output has gone (`| head`): nothing is wrong, and nothing more can be said.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return status
+
+
+def main() -> None:
+    """Entry point."""
+    sys.exit(run())

@@ -1,0 +1,72 @@
+"""What is known of each vLLM version: its extensions and the measured cost of compiling them. Dated data."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Component:
+    """One extension of a vLLM version (extensions.toml)."""
+
+    name: str
+    path: str
+    sources: str
+    official: str
+    why: str
+
+    @property
+    def from_sdist(self) -> bool:
+        return self.sources == "sdist"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Costs:
+    """Measured cost per object: CPU seconds and peak bytes, with the machine and date."""
+
+    measured: str
+    seconds: Mapping[str, float]
+    peak: Mapping[str, int]
+
+
+HEAVY = 3 << 30
+"""An object whose compiler takes more than this many bytes counts as heavy."""
+
+
+def components(version: str, cpu: str) -> list[Component]:
+    """The extensions of `version`; empty if the version is not in the data."""
+    found = []
+    for entry in _load("extensions.toml")["extension"]:
+        if version in entry["versions"]:
+            fields = {name: value for name, value in entry.items() if name != "versions"}
+            fields["path"] = fields["path"].format(cpu=cpu)
+            found.append(Component(**fields))
+    return found
+
+
+def known_versions() -> list[str]:
+    """The vLLM versions in the data."""
+    return sorted({version for entry in _load("extensions.toml")["extension"] for version in entry["versions"]})
+
+
+def costs(version: str) -> Costs:
+    """Measured costs of the nearest version in the data; empty mappings if there are none."""
+    table = _load("costs.toml").get(version)
+    if table is None:
+        return Costs(measured="not measured", seconds={}, peak={})
+    objects: dict[str, list[float]] = table["objects"]
+    return Costs(
+        measured=table["measured"],
+        seconds={name: seconds for name, (seconds, _gib) in objects.items()},
+        peak={name: int(gib * (1 << 30)) for name, (_seconds, gib) in objects.items()},
+    )
+
+
+def _load(name: str) -> dict[str, Any]:
+    return tomllib.loads(resources.files(__package__).joinpath(name).read_text(encoding="utf-8"))

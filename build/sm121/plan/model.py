@@ -1,0 +1,152 @@
+"""A plan as data: steps with content keys, promises about device code, needs of the machine."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from sm121.values import Sha256
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from sm121.findings import Finding
+    from sm121.pins import FilePin
+    from sm121.resources import Machine
+
+Origin = Literal["source", "official", "left out"]
+Cpu = Literal["aarch64", "x86_64"]
+
+PLAN_VERSION = 1
+"""Version of the plan's JSON form."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What a user asks for."""
+
+    line: str
+    vllm: str | None = None
+    cpu: Cpu = "aarch64"
+    extensions: tuple[str, ...] = ()
+    """Extensions to compile; empty means all that carry SM12x code and whose sources can be had."""
+    sources: Literal["pinned", "all"] = "pinned"
+    cache: str = "ccache"
+    """`ccache`, `sccache` or `none`."""
+    arch_list: str | None = None
+    cuda_home: str | None = None
+    jobs: int | None = None
+    split_compile: int = 1
+    """Threads nvcc gives the optimiser of one file (`--split-compile`)."""
+    finish: bool = True
+    patches: tuple[str, ...] = ()
+    """Optional patches to switch on, by name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """Facts about the machine that a plan rests on."""
+
+    cpu: Cpu
+    machine: Machine
+    python: str
+    """Version of the Python whose headers are compiled against, e.g. 3.11."""
+    compiler: str
+    """The C++ compiler for the target with its version, e.g. `aarch64-linux-gnu-g++ 12.2.0`; "" if missing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One step. Its key covers all it reads, the keys of the steps it needs among them."""
+
+    name: str
+    title: str
+    inputs: Mapping[str, Any]
+    """JSON-able. What the step's result depends on, apart from other steps."""
+    needs: Mapping[str, str] = field(default_factory=dict)
+    """Step name to key."""
+    argv: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def key(self) -> str:
+        """16 hexadecimal digits."""
+        content = {
+            "name": self.name, "inputs": self.inputs, "needs": dict(self.needs), "argv": self.argv,
+            "env": dict(self.env),
+        }  # fmt: skip
+        return Sha256.of_bytes(json.dumps(content, sort_keys=True).encode()).hex[:16]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extension:
+    """One compiled library of the package: where it comes from and what it must hold."""
+
+    name: str
+    path: str
+    """Member of the wheel."""
+    origin: Origin
+    reason: str
+    images: Mapping[str, int]
+    """Promise: device images per target, e.g. {"sm_120f": 74, "compute_80": 4}. Empty: host code only, or not
+    promised (official parts are judged, not promised)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Download:
+    """One pinned file and what it is for."""
+
+    pin: FilePin
+    role: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Everything a build will do, before it does anything."""
+
+    project: str
+    version: str
+    stamped: str
+    """Version of the wheel: `0.33.0+cu130.sm121`."""
+    line: str
+    cuda: str
+    compiler: str
+    """CUDA release of the nvcc that compiles."""
+    toolchain: str
+    target_cpu: Cpu
+    host: Host
+    arch_list: str
+    archs: Mapping[str, tuple[str, ...]]
+    """Configured targets: `generic` and `gated`."""
+    cutlass: str
+    """Which CUTLASS compiles, and how it differs from upstream's pin."""
+    extensions: tuple[Extension, ...]
+    downloads: tuple[Download, ...]
+    steps: tuple[Step, ...]
+    findings: tuple[Finding, ...]
+    jobs: int
+    heavy_jobs: int
+    disk: int
+    """Bytes that the scratch folder and the result will take."""
+    memory: int
+    """Bytes that the compilers may take at one time."""
+    seconds: float
+    """Expected wall time of compiling without a cache, from measured costs."""
+    cache: str = "ccache"
+
+    def step(self, name: str) -> Step:
+        """The step `name`; KeyError if the plan has none."""
+        for step in self.steps:
+            if step.name == name:
+                return step
+        raise KeyError(name)
+
+    @property
+    def digest(self) -> Sha256:
+        """Digest over the steps' keys and the promises: equal digests, equal wheels."""
+        content = {
+            "steps": {step.name: step.key for step in self.steps},
+            "extensions": [[e.name, e.origin, dict(e.images)] for e in self.extensions],
+        }
+        return Sha256.of_bytes(json.dumps(content, sort_keys=True).encode())

@@ -1,0 +1,105 @@
+"""A plan for people (tables) and for programs (stable JSON)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+
+from sm121.plan.model import PLAN_VERSION
+from sm121.progress import duration, size
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from sm121.plan.model import Plan
+
+
+def plan_json(plan: Plan) -> dict[str, Any]:
+    """The plan as JSON-able data; equal requests on equal machines give equal data."""
+    return {
+        "version": PLAN_VERSION,
+        "digest": str(plan.digest),
+        "project": {"name": plan.project, "version": plan.version, "stamped": plan.stamped},
+        "line": plan.line,
+        "cuda": {"line": plan.cuda, "compiler": plan.compiler, "toolchain": plan.toolchain},
+        "target": {"capability": "12.1", "cpu": plan.target_cpu},
+        "host": {
+            "cpu": plan.host.cpu, "cores": plan.host.machine.cpus, "memory": plan.host.machine.memory_available,
+            "python": plan.host.python, "compiler": plan.host.compiler,
+        },
+        "arch_list": {"requested": plan.arch_list, **{name: list(archs) for name, archs in plan.archs.items()}},
+        "cutlass": plan.cutlass,
+        "extensions": [
+            {"name": e.name, "path": e.path, "origin": e.origin, "reason": e.reason, "images": dict(e.images)}
+            for e in plan.extensions
+        ],
+        "downloads": [
+            {
+                "project": d.pin.name, "version": d.pin.version, "filename": d.pin.filename, "size": d.pin.size,
+                "sha256": d.pin.sha256.hex, "role": d.role,
+            }
+            for d in plan.downloads
+        ],
+        "steps": [
+            {
+                "name": step.name, "title": step.title, "key": step.key, "needs": dict(step.needs),
+                "inputs": dict(step.inputs), "argv": list(step.argv), "env": dict(step.env),
+            }
+            for step in plan.steps
+        ],
+        "findings": [
+            {"check": f.check, "subject": f.subject, "verdict": f.verdict, "got": f.got, "wanted": f.wanted, "advice": f.advice}
+            for f in plan.findings
+        ],
+        "needs": {
+            "jobs": plan.jobs, "heavy_jobs": plan.heavy_jobs, "disk": plan.disk, "memory": plan.memory,
+            "seconds": round(plan.seconds), "download": sum(d.pin.size for d in plan.downloads),
+        },
+        "cache": plan.cache,
+    }  # fmt: skip
+
+
+def show_plan(plan: Plan, console: Console) -> None:
+    """Print the plan in one screen."""
+    console.print(
+        f"[bold]vLLM {plan.version}[/] as [bold]{plan.stamped}[/] for compute capability 12.1, {plan.target_cpu}, "
+        f"line {plan.line}"
+    )
+    cross = "" if plan.host.cpu == plan.target_cpu else f", cross-compiled on {plan.host.cpu}"
+    archs = "; ".join(f"{name} {', '.join(archs)}" for name, archs in plan.archs.items())
+    facts = {
+        "compiler": f"nvcc {plan.compiler} ({plan.toolchain}), {plan.host.compiler or 'no C++ compiler found'}{cross}",
+        "arch list": f"{plan.arch_list} -> {archs}",
+        "CUTLASS": plan.cutlass,
+        "jobs": f"{plan.jobs}, of them at most {plan.heavy_jobs} with a heavy file; cache: {plan.cache}",
+        "needs": f"{size(sum(d.pin.size for d in plan.downloads))} of downloads, {size(plan.disk)} of disk, "
+        f"{size(plan.memory)} of memory, about {duration(plan.seconds)} of compiling without a cache",
+    }  # fmt: skip
+    grid = Table.grid(padding=(0, 2))
+    for name, value in facts.items():
+        grid.add_row(f"[dim]{name}[/]", value)
+    console.print(grid)
+    console.print(_extensions(plan))
+    console.print(_steps(plan))
+    for finding in plan.findings:
+        console.print(f"{finding.verdict}: {finding.message}", markup=False)
+
+
+def _extensions(plan: Plan) -> Table:
+    table = Table(title="Extensions", title_justify="left", box=None, padding=(0, 2))
+    for heading in ("extension", "origin", "promised device images", "why"):
+        table.add_column(heading, overflow="fold")
+    for extension in plan.extensions:
+        images = ", ".join(f"{count} x {target}" for target, count in extension.images.items())
+        table.add_row(extension.name, extension.origin, images or "-", extension.reason)
+    return table
+
+
+def _steps(plan: Plan) -> Table:
+    table = Table(title="Steps", title_justify="left", box=None, padding=(0, 2))
+    for heading in ("step", "key", "what"):
+        table.add_column(heading, overflow="fold")
+    for step in plan.steps:
+        table.add_row(step.name, step.key, step.title)
+    return table

@@ -1,0 +1,301 @@
+"""Runs a plan: the one place where the builder's rooms meet."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import sysconfig
+from dataclasses import asdict, dataclass
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sm121 import process
+from sm121.compile import tree as build_tree
+from sm121.compile.answers import write_answers
+from sm121.compile.build import Schedule, build, configure, planned_units
+from sm121.errors import CompileError
+from sm121.pack.ledger import MadeWith, Patch
+from sm121.pack.platform_tag import find_platform_tag
+from sm121.pack.stamp import Stamp
+from sm121.pack.wheel import assemble
+from sm121.pins import Role
+from sm121.plan.components import HEAVY, costs
+from sm121.plan.vllm import COMPILERS, CUTLASS_FOLDER
+from sm121.sources.fetch import fetch
+from sm121.sources.unpack import unpack
+from sm121.target import GB10
+from sm121.toolchain.check import check
+from sm121.toolchain.installed import InstalledToolkit
+from sm121.toolchain.layout import fix_up
+from sm121.toolchain.wheels import Part, WheelToolkit
+from sm121.toolchain.wheels import Role as PartRole
+from sm121.values import ArchSpec, CudaVersion, Sha256
+
+if TYPE_CHECKING:
+    from sm121.plan.model import Plan
+    from sm121.progress import Progress
+    from sm121.toolchain import Provider
+    from sm121.workspace import Workspace
+
+
+_TREE = (
+    ("source", "source", "tree"),
+    ("cuda", "toolkit", "cuda"),
+    ("torch", "torch", "wheel"),
+    ("cutlass", "cutlass", "headers"),
+    ("tools", "tools", "."),
+)
+"""Folder of the build tree, the step that made it, and where in that step's result it is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """Where a plan runs."""
+
+    work: Workspace
+    dist: Path
+    progress: Progress
+    patches: Path
+    mirror: Path | None = None
+    cuda_home: Path | None = None
+
+
+class Build:
+    """One run of one plan. Each step's method fills the new folder that it is given."""
+
+    def __init__(self, plan: Plan, context: Context) -> None:
+        self.plan, self.context = plan, context
+        self.work, self.progress = context.work, context.progress
+        self._files: dict[str, Path] = {}
+
+    def run(self) -> Path:
+        """Do every step that is not done yet; return the published wheel."""
+        with self.work.locked():
+            if not self.work.result(self.plan.step("wheel")).is_dir():
+                self._fetch()
+            for name in ("source", "toolkit", "torch", "cutlass", "tools", "libraries", "wheel", "inspect"):
+                self._do(name)
+            return self._publish()
+
+    def compile(self) -> Path:
+        """Do the steps up to the compiled libraries; return their folder."""
+        with self.work.locked():
+            self._fetch()
+            for name in ("source", "toolkit", "torch", "cutlass", "tools", "libraries"):
+                self._do(name)
+            return self._result("libraries")
+
+    def _do(self, name: str) -> Path:
+        return self.work.do(self.plan.step(name), getattr(self, f"_{name}"), self.progress)
+
+    def _result(self, name: str) -> Path:
+        return self.work.result(self.plan.step(name))
+
+    def _fetch(self) -> None:
+        with self.progress.step(f"fetch {len(self.plan.downloads)} pinned files"):
+            self._files = fetch(
+                [download.pin for download in self.plan.downloads], self.work.files,
+                mirror=self.context.mirror, progress=self.progress,
+            )  # fmt: skip
+
+    def _file(self, role: str) -> Path:
+        name = next(download.pin.filename for download in self.plan.downloads if download.role == role)
+        return self._files[name]
+
+    def _source(self, into: Path) -> None:
+        unpack(self._file("sources"), into / "tree", strip=1)
+        ledger = apply_patches(into / "tree", self.context.patches, self.plan)
+        (into / "patches.json").write_text(json.dumps(ledger, indent=1) + "\n")
+
+    def _toolkit(self, into: Path) -> None:
+        root = into / "cuda"
+        root.mkdir()
+        release = CudaVersion.parse(self.plan.compiler)
+        provider: Provider
+        if self.context.cuda_home:
+            provider = InstalledToolkit(self.context.cuda_home, self.plan.target_cpu)
+        else:
+            provider = WheelToolkit(self._toolkit_parts())
+        provider.lay_out(root)
+        compiler = COMPILERS[self.plan.host.cpu, self.plan.target_cpu]
+        fix_up(root, cuda_major=release.major, target_compiler=compiler.replace("g++", "gcc"))
+        toolkit = check(
+            root, wanted=release, arch=ArchSpec.parse(self.plan.archs["gated"][0]), host_compiler=compiler,
+            machine=self.plan.target_cpu,
+        )  # fmt: skip
+        found = {"nvcc": str(toolkit.version), "kind": provider.kind, "host compiler": toolkit.host_compiler_version}
+        (into / "toolkit.json").write_text(json.dumps(found, indent=1) + "\n")
+
+    def _toolkit_parts(self) -> list[Part]:
+        parts = []
+        for download in self.plan.downloads:
+            roles = download.pin.roles
+            if download.role.startswith("toolkit"):
+                role = (
+                    PartRole.TARGET if Role.TARGET in roles
+                    else PartRole.COMPILER if Role.HOST in roles
+                    else PartRole.HEADERS
+                )  # fmt: skip
+                parts.append(Part(self._files[download.pin.filename], role))
+        return parts
+
+    def _torch(self, into: Path) -> None:
+        unpack(self._file("headers and libraries to link with"), into / "wheel", members=_torch_member)
+
+    def _cutlass(self, into: Path) -> None:
+        folder = f"{CUTLASS_FOLDER}/"
+        unpack(
+            self._file("other parts of the wheel"), into / "headers",
+            members=lambda name: name.startswith(folder) and name.endswith((".h", ".hpp", ".cuh", ".inl")),
+            strip=folder.count("/"),
+        )  # fmt: skip
+
+    def _tools(self, into: Path) -> None:
+        programs = into / "bin"
+        programs.mkdir()
+        for download in self.plan.downloads:
+            if download.role != "tool":
+                continue
+            wheel = self._files[download.pin.filename]
+            folder = into / download.pin.name
+            unpack(wheel, folder, executable=lambda name: "/bin/" in name or "/scripts/" in name)
+            for program in folder.glob("*.data/scripts/*"):
+                os.link(program, programs / program.name)
+        shutil.move(into / "cmake" / "cmake", into / "cmake.parts")
+        shutil.rmtree(into / "cmake")
+        (into / "cmake.parts").rename(into / "cmake")
+        python = into / "python"
+        python.mkdir()
+        for name in ("jinja2", "markupsafe"):
+            shutil.move(into / name / name, python / name)
+            shutil.rmtree(into / name)
+
+    def _libraries(self, into: Path) -> None:
+        plan, step = self.plan, self.plan.step("libraries")
+        tree = self.work.tree(f"{plan.project}-{plan.version}-{plan.line}-{plan.target_cpu}")
+        parts = [
+            build_tree.Part(name, self._result(name_of_step) / folder, plan.step(name_of_step).key)
+            for name, name_of_step, folder in _TREE
+        ]
+        if build_tree.lay_out(tree, parts):
+            # All files carry one time, so ninja would not see that they changed; the compiler cache will.
+            shutil.rmtree(tree / "obj", ignore_errors=True)
+        (tree / "obj").mkdir(exist_ok=True)
+        self._write_helpers(tree)
+        schedule = self._schedule()
+        values = {"tree": str(tree.resolve()), "system": process.SYSTEM_PATH, "python": _python()}
+        values["launcher"] = ";".join(self._launcher(tree, values["python"]))
+        argv = [word.format(**values) for word in step.argv]
+        env = process.environment({name: value.format(**values) for name, value in step.env.items()})
+        configured = tree / "obj" / "configured.json"
+        if not configured.exists() or configured.read_text() != step.key:
+            configured.unlink(missing_ok=True)
+            log = self.work.log("configure")
+            self.progress.say(f"  configuring, log: {log}")
+            lines = configure(tree, argv, env, log, schedule)
+            (tree / "obj" / "status.json").write_text(json.dumps(lines, indent=1) + "\n")
+            configured.write_text(step.key)
+        log = self.work.log("compile")
+        self.progress.say(f"  compiling with {plan.jobs} jobs, log: {log}")
+        targets = [*step.inputs["targets"]]
+        costs_found = build(
+            tree, [tree / "tools" / "bin" / "ninja", "-j", plan.jobs, *targets],
+            {**env, **self._cache_environment(tree)}, log, schedule=schedule, progress=self.progress,
+        )  # fmt: skip
+        for name in targets:
+            shutil.copy2(tree / "obj" / f"{name}.abi3.so", into / f"{name}.abi3.so")
+        wanted = {f"{name}/" for name in targets}
+        trace = {
+            "requested": plan.arch_list,
+            "configured": [
+                line for line in json.loads((tree / "obj" / "status.json").read_text()) if "architectures" in line
+            ],
+            "units": {
+                unit.name: list(unit.gencodes)
+                for unit in planned_units(tree)
+                if any(unit.name.startswith(prefix) for prefix in wanted)
+            },
+        }
+        (into / "trace.json").write_text(json.dumps(trace, indent=1) + "\n")
+        (into / "costs.json").write_text(json.dumps([asdict(cost) for cost in costs_found], indent=1) + "\n")
+
+    def _wheel(self, into: Path) -> None:
+        plan, libraries = self.plan, self._result("libraries")
+        official = self._file("other parts of the wheel")
+        stamp = Stamp.of(plan.project, plan.version, plan.line, GB10)
+        replaced = {e.path: libraries / f"{e.name}.abi3.so" for e in plan.extensions if e.origin == "source"}
+        left_out = {e.path for e in plan.extensions if e.origin == "left out"}
+        tag = find_platform_tag(official, replaced, left_out, plan.target_cpu, scratch=into / "scratch")
+        assembled = assemble(official, replaced, left_out, {}, stamp, tag, into, made_with=self._made_with())
+        shutil.rmtree(into / "scratch", ignore_errors=True)
+        described = {"filename": assembled.filename, "sha256": assembled.sha256.hex, "zlib": assembled.zlib}
+        (into / "wheel.json").write_text(json.dumps(described, indent=1) + "\n")
+
+    def _made_with(self) -> MadeWith:
+        pinned = [[d.pin.filename, d.pin.sha256.hex] for d in self.plan.downloads]
+        toolkit = json.loads((self._result("toolkit") / "toolkit.json").read_text())
+        ledger = json.loads((self._result("source") / "patches.json").read_text())
+        return MadeWith(
+            pins=Sha256.of_bytes(json.dumps(pinned).encode()),
+            toolkit=f"nvcc {toolkit['nvcc']} ({toolkit['kind']}), {self.plan.host.compiler}",
+            patches=tuple(Patch(p["name"], Sha256(p["sha256"]), p["state"]) for p in ledger),
+            notes=(f"CUTLASS {self.plan.cutlass}",),
+        )
+
+    def _write_helpers(self, tree: Path) -> None:
+        """What the build reads of ours, and of this machine's Python."""
+        compile_files = resources.files("sm121.compile")
+        for name in ("hook.cmake", "launcher.py"):
+            (tree / name).write_text(compile_files.joinpath(name).read_text(encoding="utf-8"))
+        shutil.rmtree(tree / "answers", ignore_errors=True)
+        write_answers(tree.resolve() / "torch" / "torch", tree / "answers")
+        headers = Path(sysconfig.get_path("include"))
+        if not (headers / "Python.h").exists():
+            raise CompileError(
+                f"{headers / 'Python.h'} does not exist.", do="install the headers of this Python (python3-dev)."
+            )
+        (tree / "python").unlink(missing_ok=True)
+        (tree / "python").symlink_to(headers)
+
+    def _launcher(self, tree: Path, python: str) -> list[str]:
+        measured = [python, "-I", "-S", str(tree.resolve() / "launcher.py")]
+        if self.plan.cache == "none":
+            return measured
+        program = "ccache" if self.plan.cache == "ccache" else "sccache"
+        return [*measured, str(tree.resolve() / "tools" / "bin" / program)]
+
+    def _cache_environment(self, tree: Path) -> dict[str, str]:
+        # Every program of the toolkit decides about the result, not nvcc alone: the step's key stands for them.
+        compiler = f"{self.plan.step('toolkit').key} {self.plan.host.compiler}"
+        folder = self.work.cache / self.plan.cache.partition(":")[0]
+        if self.plan.cache == "ccache":
+            return {
+                "CCACHE_DIR": str(folder), "CCACHE_CONFIGPATH": os.devnull, "CCACHE_MAXSIZE": "20G",
+                "CCACHE_COMPILERCHECK": f"string:{compiler}", "CCACHE_NOHASHDIR": "1", "CCACHE_TEMPDIR": str(folder / "tmp"),
+            }  # fmt: skip
+        if self.plan.cache == "sccache":
+            return {"SCCACHE_DIR": str(folder), "SCCACHE_IDLE_TIMEOUT": "60", "SCCACHE_SERVER_UDS": str(folder / "socket")}
+        return {}
+
+    def _schedule(self) -> Schedule:
+        measured = costs(self.plan.version)
+        return Schedule(
+            jobs=self.plan.jobs, heavy_jobs=self.plan.heavy_jobs, seconds=measured.seconds,
+            heavy=frozenset(name for name, peak in measured.peak.items() if peak > HEAVY),
+        )  # fmt: skip
+
+
+def _torch_member(name: str) -> bool:
+    """What compiling and linking read: headers, CMake files, the libraries named by torch's CMake, two scripts."""
+    return name.startswith(("torch/include/", "torch/share/cmake/")) or name in {
+        "torch/version.py", "torch/utils/cpp_extension.py",
+        *(f"torch/lib/lib{library}.so" for library in ("torch", "torch_cpu", "torch_cuda", "c10", "c10_cuda")),
+    }  # fmt: skip
+
+
+def _python() -> str:
+    """The interpreter behind a virtual environment: CMake wants the one that has the headers."""
+    return str(Path(sys.executable).resolve())

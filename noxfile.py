@@ -1,0 +1,93 @@
+"""Sessions. Each one is an environment and one command; what they do is in the package `sm121`."""
+
+from __future__ import annotations
+
+import nox
+
+nox.options.default_venv_backend = "uv|virtualenv"
+nox.options.reuse_existing_virtualenvs = True
+nox.options.sessions = ["lint", "tests"]
+
+PACKAGE = {"PYTHONPATH": "build"}
+
+
+def install(session: nox.Session, lock: str) -> None:
+    """Install a locked set, every wheel by its hash."""
+    session.install("--require-hashes", "--only-binary=:all:", "-r", f"requirements/{lock}.txt")
+
+
+def sm121(session: nox.Session, *arguments: str) -> None:
+    """Run the command line from the source folder."""
+    session.run("python", "-m", "sm121", *arguments, *session.posargs, env=PACKAGE)
+
+
+def build(session: nox.Session, line: str) -> None:
+    """Build the wheels of one CUDA line."""
+    install(session, "run")
+    sm121(session, "build", "--line", line)
+
+
+@nox.session(name="build-cu130")
+def build_cu130(session: nox.Session) -> None:
+    """vLLM for 12.1 with CUDA 13.0, toolkit from wheels: `-- --help` shows the options."""
+    build(session, "cu130")
+
+
+@nox.session(name="build-cu135")
+def build_cu135(session: nox.Session) -> None:
+    """vLLM for 12.1 with CUDA 13.5, the newest line, toolkit from wheels."""
+    build(session, "cu135")
+
+
+@nox.session(name="build-cu129")
+def build_cu129(session: nox.Session) -> None:
+    """vLLM for 12.1 with CUDA 12.9: needs an installed toolkit, `-- --cuda-home DIR`."""
+    build(session, "cu129")
+
+
+@nox.session(name="build-cu128")
+def build_cu128(session: nox.Session) -> None:
+    """vLLM for 12.1 with torch of CUDA 12.8, compiled by nvcc 12.9: `-- --cuda-home DIR`."""
+    build(session, "cu128")
+
+
+@nox.session
+def inspect(session: nox.Session) -> None:
+    """What any wheel, library, environment or image holds for 12.1: `-- ARTIFACT`."""
+    install(session, "run")
+    sm121(session, "inspect")
+
+
+@nox.session
+def tests(session: nox.Session) -> None:
+    """All tests that this machine can run; each one left out says why."""
+    install(session, "test")
+    session.run("python", "-m", "pytest", *session.posargs)
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Format, lint and types over package, sessions and tests."""
+    install(session, "lint")
+    session.run("ruff", "format", "--check", ".")
+    session.run("ruff", "check", ".")
+    session.run("mypy", env={"MYPYPATH": "build"})
+    session.run("mypy", "noxfile.py", "tests", env={"MYPYPATH": "build"})
+
+
+@nox.session
+def lock(session: nox.Session) -> None:
+    """Resolve the project's own dependencies anew into requirements/*.txt, with hashes."""
+    session.install("uv")
+    common = ["uv", "pip", "compile", "--universal", "--python-version", "3.11", "--generate-hashes", "--no-emit-index-url",
+              "--no-header", "--no-annotate", "-q", "--upgrade", "pyproject.toml"]  # fmt: skip
+    session.run(*common, "-o", "requirements/run.txt")
+    session.run(*common, "--group", "test", "-o", "requirements/test.txt")
+    session.run(*common, "--group", "lint", "-o", "requirements/lint.txt")
+
+
+@nox.session(name="bench-build")
+def bench_build(session: nox.Session) -> None:
+    """Wall time of a build against its bound, per file, cold, cached and with nothing to do."""
+    install(session, "run")
+    session.run("python", "-m", "benchmarks.build", *session.posargs, env={"PYTHONPATH": "build:."})
