@@ -76,15 +76,15 @@ class _Packed:
     data: Callable[[], Iterator[bytes]]
 
 
-def assemble(
+def assemble(  # noqa: PLR0917 -- in the order in which a reader would say it
     official: Path,
-    into: Path,
-    *,
     replaced: Mapping[str, Path],
     left_out: Collection[str],
     added: Mapping[str, bytes],
     stamp: Stamp,
     platform_tag: PlatformTag,
+    into: Path,
+    *,
     made_with: MadeWith,
     finished: Collection[str] = (),
     version_module: str = "",
@@ -93,9 +93,9 @@ def assemble(
     """Write the wheel into the folder `into`, under its full name, and describe it.
 
     `official` is the hashed wheel of the same version; `replaced` maps paths in it to our libraries, those in
-    `finished` being upstream's own with machine code for PTX; `left_out` are paths that do not come along; `added` are
-    further small files by path. `version_module` defaults to `<project>/_version.py`. `epoch` is the one time
-    of all members, in seconds (SOURCE_DATE_EPOCH), 1980 at the earliest.
+    `finished` being upstream's own with machine code for PTX; `left_out` are paths that do not come along;
+    `added` are further small files by path. `version_module` defaults to `<project>/_version.py`. `epoch` is the
+    one time of all members, in seconds (SOURCE_DATE_EPOCH), 1980 at the earliest.
 
     Raises PackError with every fault of the request before anything is written.
     """
