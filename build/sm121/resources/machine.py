@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 GIB = 1 << 30
 RESERVE = 16 * GIB
-"""Left to all that is no compiler: a GB10 shares its memory between processor and GPU (operators keep 15 to 16)."""
+"""Left to all that is no compiler: a GB10 shares its memory between processor and GPU (operators keep 16)."""
 
 # Version 1 writes "no limit" as the largest page-aligned number; no machine has half of it.
 _UNLIMITED = 1 << 60
