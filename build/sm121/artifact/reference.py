@@ -42,7 +42,7 @@ class ImageReference:
             faults.append(f"The registry {self.registry!r} is no host name.")
         if not _REPOSITORY.fullmatch(self.repository) or len(self.repository) > _LONGEST_REPOSITORY:
             faults.append(
-                f"The repository {self.repository!r} is not made of lower-case letters, digits, and . _ - / between."
+                f"The repository {self.repository!r} is not lower-case letters and digits with . _ - / between."
             )
         if self.tag and not _TAG.fullmatch(self.tag):
             faults.append(f"The tag {self.tag!r} is not made of at most 128 letters, digits and . _ - marks.")
