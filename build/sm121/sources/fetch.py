@@ -9,7 +9,6 @@ import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -36,22 +35,29 @@ class _Stopped(Exception):  # noqa: N818
     """Another file's fault or the user ends this transfer."""
 
 
-@dataclass(frozen=True, slots=True)
 class Transfer:
     """How a running transfer talks to the rest: bytes that came in, waiting, being told to stop."""
 
-    tick: Callable[[int], None]
-    stop: threading.Event
+    def __init__(self, told: Callable[[int], None], stop: threading.Event) -> None:
+        self._told, self._stop = told, stop
+        self.came = 0
+        """The bytes that are there now, those of an earlier run included."""
 
-    def pause(self, seconds: float) -> None:
-        if self.stop.wait(seconds):
-            raise _Stopped
+    def tick(self, count: int) -> None:
+        """Count bytes; negative for some that were thrown away."""
+        self.came += count
+        self._told(count)
 
     def moved(self, count: int) -> None:
-        """Report `count` bytes."""
-        if self.stop.is_set():
+        """Count bytes, and end here if the others have been told to stop."""
+        if self._stop.is_set():
             raise _Stopped
         self.tick(count)
+
+    def pause(self, seconds: float) -> None:
+        """Wait, but not for long after being told to stop."""
+        if self._stop.wait(seconds):
+            raise _Stopped
 
 
 class Origin(Protocol):
@@ -117,6 +123,7 @@ class MirrorOrigin:
             source = fitting[0].open("rb")
         except OSError as error:
             raise FetchError(f"{fitting[0]} cannot be read: {error.strerror}.") from error
+        transfer.moved(-_present(part))
         with source, writing(part, wanted=pin.size), part.open("wb") as target:
             while piece := source.read(CHUNK):
                 target.write(piece)
@@ -221,14 +228,7 @@ class _Fetching:
     def _one(self, pin: FilePin, tally: _Tally) -> None:
         if self._stop.is_set():
             raise _Stopped
-        came = 0
-
-        def tick(count: int) -> None:
-            nonlocal came
-            came += count
-            tally.add(count, pin.filename)
-
-        transfer = Transfer(tick, self._stop)
+        transfer = Transfer(lambda count: tally.add(count, pin.filename), self._stop)
         told = False
 
         def wait() -> None:
@@ -244,24 +244,31 @@ class _Fetching:
                 tally.add(pin.size, pin.filename)
                 return
             try:
-                self._bring(pin, transfer, tick)
+                self._bring(pin, transfer)
             except OSError as error:
                 raise fault(self._store.part(pin), error, wanted=pin.size) from error
 
-    def _bring(self, pin: FilePin, transfer: Transfer, tick: Callable[[int], None]) -> None:
+    def _bring(self, pin: FilePin, transfer: Transfer) -> None:
         left = _present(self._store.part(pin))
-        tick(left)
-        self._origin.bring(pin, self._store.part(pin), transfer)
+        transfer.tick(left)
         try:
-            self._store.admit(pin)
+            self._take(pin, transfer)
         except DigestError:
             if not left:
                 raise
             # The bytes of an earlier, interrupted run may be at fault: once more, from the first byte on.
-            self._progress.say(f"  {pin.filename}: what an earlier run left is damaged; fetching all of it.")
-            tick(-pin.size)
-            self._origin.bring(pin, self._store.part(pin), transfer)
+            self._progress.say(f"  {pin.filename}: what an earlier run left does not fit; fetching all of it.")
+            self._take(pin, transfer)
+
+    def _take(self, pin: FilePin, transfer: Transfer) -> None:
+        part = self._store.part(pin)
+        try:
+            self._origin.bring(pin, part, transfer)
             self._store.admit(pin)
+        except DigestError:
+            transfer.tick(-transfer.came)
+            part.unlink(missing_ok=True)
+            raise
 
 
 class _Tally:
@@ -298,4 +305,5 @@ def _together(errors: Sequence[Sm121Error]) -> Sm121Error:
         if any(isinstance(error, kind) for error in errors)
     )
     problems = dict.fromkeys(problem for error in errors for problem in error.problems)
-    return kind(problems, do=" ".join(dict.fromkeys(error.do for error in errors if error.do)))
+    advice = dict.fromkeys(error.do.removesuffix(".") for error in errors if error.do)
+    return kind(problems, do=f"{'; '.join(advice)}.")

@@ -76,13 +76,12 @@ class Store:
     def admit(self, pin: FilePin) -> Path:
         """Compare the collected bytes with the pin and give the file its name.
 
-        Raises DigestError if they differ; the bytes are then removed.
+        Raises DigestError if they differ.
         """
         part, path = self.part(pin), self.path(pin)
         size = part.stat().st_size
         found = Sha256.of_file(part)
         if size != pin.size or found != pin.sha256:
-            part.unlink()
             raise mismatch(pin, f"{found}, {size} bytes")
         with writing(path):
             part.chmod(0o444)
