@@ -120,15 +120,17 @@ def test_every_fault_in_one_message(tmp_path: Path) -> None:
         **{"0001-a": GOOD, "0002-b": GOOD.replace("open 2026", "soon 2026").replace("Drop-when", "Drop"),
            "0004-d": GOOD},
     )  # fmt: skip
-    write(tmp_path, "2.0", "0002-b.patch\n0003-c.patch\n",
-          **{"0002-b": GOOD.replace("open 2026", "soon 2026").replace("Drop-when", "Drop"), "0004-d": GOOD})  # fmt: skip
+    write(
+        tmp_path, "2.0", "0002-b.patch\n0003-c.patch\n",
+        **{"0002-b": GOOD.replace("open 2026", "soon 2026").replace("Drop-when", "Drop"), "0004-d": GOOD},
+    )  # fmt: skip
     write(tmp_path, "newest", "")
     with pytest.raises(PatchError) as caught:
         load_series(root, "vllm")
     told = "\n".join(caught.value.problems)
     for part in (
-        "did you mean 'optional'", "listed twice", "'../x.patch' is not a file beside", "newest is named after no",
-        "no field Drop-when", "'https://example.org/pull/1 soon 2026-09-08'", "lists 0003-c.patch",
+        "did you mean 'optional'", "listed twice", "'../x.patch' is not a file beside",
+        "newest is named after no", "no field Drop-when", "'https://example.org/pull/1 soon 2026-09-08'", "lists 0003-c.patch",
         "0004-d.patch is not listed",
     ):  # fmt: skip
         assert part in told, part

@@ -20,6 +20,7 @@ from sm121.errors import PatchError
 from sm121.findings import Finding, Verdict
 from sm121.sources import git
 from sm121.sources.disk import writing
+from sm121.sources.series import load_patches
 from sm121.sources.tree import tree_digest
 from sm121.values import Sha256
 
@@ -178,6 +179,13 @@ class Ledger:
                 for one in data["patches"]
             ),
         )  # fmt: skip
+
+
+def planned_patches(
+    root: Path, project: str, version: str, extra: Iterable[str] = ()
+) -> tuple[tuple[str, str], ...]:
+    """Name and sha256 of the patches that a build will apply, in their order: what a plan has to know of them."""
+    return tuple((patch.name, patch.sha256.hex) for patch in load_patches(root, project, version, extra))
 
 
 def judge(patches: Iterable[Patch], tree: Path) -> list[Judged]:

@@ -24,7 +24,7 @@ from sm121.errors import PatchError
 from sm121.values import Sha256
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 SERIES = "series"
 FIELDS = ("Why", "Upstream", "Applies-to", "Drop-when", "Kernels")
@@ -182,6 +182,14 @@ def chosen(series: list[Series], extra: frozenset[str] = frozenset()) -> list[Pa
             do=f"choose among: {', '.join(sorted(names)) or 'none are there for this version'}.",
         )
     return [patch for patch in patches if not patch.off or patch.name.removesuffix(".patch") in wanted]
+
+
+def load_patches(root: Path, project: str, version: str, extra: Iterable[str] = ()) -> list[Patch]:
+    """The patches that a build of `version` applies: those of every covering series that are not off, and `extra`.
+
+    Raises PatchError as `load_series` and `chosen` do.
+    """
+    return chosen(load_series(root, project, version), frozenset(extra))
 
 
 def read_list(folder: Path) -> list[tuple[str, frozenset[str]]]:
