@@ -1,0 +1,148 @@
+"""What was read, without judgement: libraries, their translation units, images and kernels.
+
+A *unit* is one container: what nvcc made of one translation unit. Sizes and offsets are bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from sm121.device import HostLibrary, Toolkit
+    from sm121.findings import Finding
+    from sm121.target import Kind
+    from sm121.values import ArchSpec
+
+ABSENT = -1
+"""In `UnitKernel.sizes`: the image does not hold this kernel."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImageFacts:
+    """One cubin, PTX or LTO-IR.
+
+    `stored` is its size in the file, `size` after decompression; `isa` the PTX ISA or the cubin ABI. `kernels` is
+    None where the image was not looked into. `texts` are the texts of the policy's stub rule found in it.
+    """
+
+    kind: Kind
+    arch: ArchSpec
+    stored: int
+    size: int
+    compression: str = ""
+    isa: tuple[int, int] = (0, 0)
+    toolkit: Toolkit | None = None
+    kernels: int | None = None
+    suffix_known: bool = True
+    texts: tuple[str, ...] = ()
+    damage: str = ""
+
+    @property
+    def target(self) -> str:
+        """`sm_120f`, `compute_80`, `lto_120`."""
+        prefix = {"cubin": "sm", "ptx": "compute", "lto": "lto"}[self.kind]
+        return f"{prefix}_{self.arch.number}{self.arch.suffix}"
+
+
+@dataclass(frozen=True, slots=True)
+class UnitKernel:
+    """A kernel of a unit.
+
+    `sizes` has one number per image: machine code in bytes, 0 for PTX, ABSENT if it is not there. `registers` and
+    `instructions` (kind, count) are those of the image that loads.
+    """
+
+    name: str
+    sizes: tuple[int, ...]
+    registers: int | None = None
+    instructions: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class UnitFacts:
+    """One container of a library; `member` is the object in an archive, or the file in a collection of cubins."""
+
+    section: str
+    index: int
+    images: tuple[ImageFacts, ...]
+    kernels: tuple[UnitKernel, ...] = ()
+    offset: int = 0
+    size: int = 0
+    member: str = ""
+    unknown: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LibraryFacts:
+    """One file that can hold device code, or a collection of bare cubins.
+
+    `format` is `elf`, `cubin`, `fatbin`, `archive`, `cubins`, or "" if it is none of these, and then `damage`
+    says why. `looked_into` is False if kernels were not read at all.
+    """
+
+    path: str
+    size: int
+    format: str
+    machine: str
+    units: tuple[UnitFacts, ...] = ()
+    damage: tuple[str, ...] = ()
+    notices: tuple[str, ...] = ()
+    host: HostLibrary | None = None
+    sha256: str = ""
+    looked_into: bool = True
+    files: int = 1
+
+    @property
+    def name(self) -> str:
+        """The last part of the path."""
+        return self.path.rpartition("/")[2]
+
+    @property
+    def host_only(self) -> bool:
+        """Proven to hold no device code."""
+        return bool(self.format) and not self.units and not self.damage
+
+    def targets(self) -> dict[str, int]:
+        """How many images there are for each target."""
+        counts: dict[str, int] = {}
+        for unit in self.units:
+            for image in unit.images:
+                counts[image.target] = counts.get(image.target, 0) + 1
+        return counts
+
+
+@dataclass(frozen=True, slots=True)
+class DistributionFacts:
+    """An installed or packed distribution, by its own words. Empty strings are words that it does not say.
+
+    `module_version` and `commit` are what its `_version.py` or `_build_meta.py` says; `tags` stand in its WHEEL
+    file; `record` maps each path to its hash (`sha256=...`) and size as RECORD says them.
+    """
+
+    name: str
+    version: str
+    folder: str
+    requires: tuple[str, ...] = ()
+    requires_python: str = ""
+    tags: tuple[str, ...] = ()
+    module_version: str = ""
+    commit: str = ""
+    record: Mapping[str, tuple[str, int | None]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ArtifactFacts:
+    """Everything that was read of an artifact. `problems` are the faults of the container itself."""
+
+    kind: str
+    name: str
+    size: int
+    libraries: tuple[LibraryFacts, ...]
+    distributions: tuple[DistributionFacts, ...] = ()
+    paths: tuple[str, ...] = ()
+    sha256: str = ""
+    problems: tuple[Finding, ...] = ()
+    details: Mapping[str, str] = field(default_factory=dict)

@@ -1,0 +1,176 @@
+"""Reads the device code of a file in one forward pass, without ever holding the file.
+
+What is inflated goes into anonymous memory at its own offset. As soon as a container is complete its images are
+looked into and their pages are given back; the rest of the file stays, and with it all headers and tables. At the
+end the sections decide what the containers are; the forward search is only a guess at where they will be. A guess
+that proves wrong costs a second pass, never a wrong answer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import mmap
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from sm121.device import DamagedError, DeviceCode, read_device_code
+from sm121.device.fatbin import HEADER, MAGIC_BYTES, read_container
+from sm121.device.window import Window
+from sm121.errors import ArtifactError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from sm121.artifact import Member
+    from sm121.device import Buffer, Container
+
+CHUNK = 1 << 20
+LARGEST = 8 << 30
+"""Bytes of one member that are looked at; no library comes near it."""
+
+_PAGE = mmap.PAGESIZE
+_ALIGNMENT = 8
+
+Seen = TypeVar("Seen")
+
+
+@dataclass(frozen=True, slots=True)
+class Pass(Generic[Seen]):
+    """What a pass gave: the device code, what the look at each container returned, the sha256 if asked for.
+
+    `buffer` holds the file without the payloads that were given back: headers, tables and host code are there.
+    """
+
+    code: DeviceCode
+    seen: tuple[Seen, ...]
+    sha256: str
+    buffer: Buffer
+
+
+@contextmanager
+def read_forward(
+    member: Member, look: Callable[[Buffer, Container], Seen], *, digest: bool
+) -> Iterator[Pass[Seen]]:
+    """Read `member`, calling `look` once for each container while its payloads are in memory.
+
+    Raises DamagedError if it is no file with device code at all, ArtifactError if its bytes cannot be had.
+    """
+    if member.size > LARGEST:
+        raise ArtifactError(f"{member.path} claims {member.size} bytes; at most {LARGEST} are looked at.")
+    if not member.size:
+        raise DamagedError("an empty file.")
+    if member.content.mapped() is not None:
+        with member.buffer() as buffer:
+            yield _of_buffer(buffer, look, digest=digest)
+        return
+    memory = mmap.mmap(-1, member.size)
+    try:
+        guess = _Guess(memory, look)
+        sha256 = _fill(member, memory, guess, digest=digest)
+        code = read_device_code(memory)
+        payloads = {(image.offset, image.stored) for image in code.images}
+        if guess.given_back <= payloads:
+            seen = tuple(
+                guess.seen[container.offset] if container.offset in guess.seen else look(memory, container)
+                for container in code.containers
+            )
+            yield Pass(code, seen, sha256, memory)
+            return
+    finally:
+        memory.close()
+    with member.buffer() as buffer:
+        yield _of_buffer(buffer, look, digest=digest)
+
+
+def _of_buffer(buffer: Buffer, look: Callable[[Buffer, Container], Seen], *, digest: bool) -> Pass[Seen]:
+    code = read_device_code(buffer)
+    seen = []
+    for container in code.containers:
+        seen.append(look(buffer, container))
+        _give_back(buffer, container.offset, container.size)
+    return Pass(code, tuple(seen), _sha256(buffer) if digest else "", buffer)
+
+
+class _Guess(Generic[Seen]):
+    """Finds containers by their magic while a file comes in, and looks into each as soon as it is complete."""
+
+    def __init__(self, memory: mmap.mmap, look: Callable[[Buffer, Container], Seen]) -> None:
+        self.seen: dict[int, Seen] = {}
+        self.given_back: set[tuple[int, int]] = set()
+        self._memory = memory
+        self._look = look
+        self._at = 0
+
+    def advance(self, filled: int) -> None:
+        """Look for containers that end before `filled`."""
+        while (start := self._memory.find(MAGIC_BYTES, self._at, filled)) >= 0:
+            end = self._end(start)
+            if end is None:
+                self._at = start + len(MAGIC_BYTES)
+            elif end > filled:
+                self._at = start
+                return
+            else:
+                self._complete(start)
+                self._at = end
+        self._at = max(self._at, filled - len(MAGIC_BYTES) + 1)
+
+    def _end(self, start: int) -> int | None:
+        """Where the container at `start` ends, None if there is none."""
+        if start % _ALIGNMENT or start + HEADER.size > len(self._memory):
+            return None
+        _, version, header_size, size = HEADER.unpack_from(self._memory, start)
+        end = start + max(header_size + size, HEADER.size)
+        return int(end) if version == 1 and header_size == HEADER.size and end <= len(self._memory) else None
+
+    def _complete(self, start: int) -> None:
+        try:
+            container = read_container(Window.over(self._memory), start, section="", index=0)
+        except DamagedError:
+            return
+        self.seen[start] = self._look(self._memory, container)
+        for image in container.images:
+            if _give_back(self._memory, image.offset, image.stored):
+                self.given_back.add((image.offset, image.stored))
+
+
+def _fill(member: Member, memory: mmap.mmap, guess: _Guess[Seen], *, digest: bool) -> str:
+    """Inflate into `memory` and return the sha256, if it was asked for."""
+    hasher = hashlib.sha256()
+    filled = 0
+    with member.open() as stream:
+        while chunk := stream.read(CHUNK):
+            if filled + len(chunk) > len(memory):
+                raise ArtifactError(f"{member.path} is longer than the {member.size} bytes that it claims.")
+            memory[filled : filled + len(chunk)] = chunk
+            filled += len(chunk)
+            if digest:
+                hasher.update(chunk)
+            guess.advance(filled)
+    if filled != len(memory):
+        raise ArtifactError(f"{member.path} ends after {filled} of {member.size} bytes.")
+    return hasher.hexdigest() if digest else ""
+
+
+def _sha256(buffer: Buffer) -> str:
+    hasher = hashlib.sha256()
+    for start in range(0, len(buffer), CHUNK):
+        hasher.update(buffer[start : start + CHUNK])
+        _give_back(buffer, start, CHUNK)
+    return hasher.hexdigest()
+
+
+def _give_back(buffer: Buffer, start: int, size: int) -> bool:
+    """Let the system have the whole pages of a range; say whether there were any.
+
+    Pages of a mapped file come back when they are asked for again; anonymous ones come back as zeros.
+    """
+    if not isinstance(buffer, mmap.mmap) or not hasattr(mmap, "MADV_DONTNEED"):
+        return False
+    first = -(-start // _PAGE) * _PAGE
+    length = min(start + size, len(buffer)) // _PAGE * _PAGE - first
+    if length <= 0:
+        return False
+    buffer.madvise(mmap.MADV_DONTNEED, first, length)
+    return True

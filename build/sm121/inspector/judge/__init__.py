@@ -1,0 +1,1 @@
+"""Judgement: pure functions from facts and rules to findings. Each reports all that it finds."""
