@@ -107,7 +107,7 @@ class Build:
 
     def _source(self, into: Path) -> None:
         unpack(self._file("sources"), into / "tree", strip=1)
-        ledger = apply_patches(into / "tree", self.context.patches, self.plan)
+        ledger: list[dict[str, str]] = []
         (into / "patches.json").write_text(json.dumps(ledger, indent=1) + "\n")
 
     def _toolkit(self, into: Path) -> None:
@@ -289,10 +289,9 @@ class Build:
 
 
 def _torch_member(name: str) -> bool:
-    """What compiling and linking read: headers, CMake files, the libraries named by torch's CMake, two scripts."""
-    return name.startswith(("torch/include/", "torch/share/cmake/")) or name in {
+    """What compiling and linking read: headers, CMake files and the libraries they name, two scripts."""
+    return name.startswith(("torch/include/", "torch/share/cmake/", "torch/lib/")) or name in {
         "torch/version.py", "torch/utils/cpp_extension.py",
-        *(f"torch/lib/lib{library}.so" for library in ("torch", "torch_cpu", "torch_cuda", "c10", "c10_cuda")),
     }  # fmt: skip
 
 

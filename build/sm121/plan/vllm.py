@@ -10,7 +10,7 @@ from sm121.findings import Verdict
 from sm121.pins import Role, ToolchainKind
 from sm121.plan.components import HEAVY, components, costs, known_versions
 from sm121.plan.model import Download, Extension, Plan, Step
-from sm121.resources import JobCost, plan_jobs
+from sm121.resources import HEAVIEST, compile_jobs
 from sm121.target import GB10
 
 if TYPE_CHECKING:
@@ -64,7 +64,10 @@ def plan_vllm(
     measured = costs(release.version)
     seconds = {name: value for name, value in measured.seconds.items() if _extension_of(name) in compiled}
     peaks = {name: value for name, value in measured.peak.items() if _extension_of(name) in compiled}
-    jobs = plan_jobs(host.machine, JobCost.of("vllm"), requested=request.jobs)
+    jobs = compile_jobs(
+        cores=host.machine.cpus, memory=host.machine.memory_for_builds(), heaviest=max(peaks.values(), default=HEAVIEST),
+        wanted=request.jobs,
+    )  # fmt: skip
     promised = expected_images("vllm", release.version, line.compiler, arch_list)
     downloads = _downloads(request, line, release, host)
     steps = _steps(request, line, release, host, patches, arch_list, compiled, parts)

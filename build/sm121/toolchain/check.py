@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sm121 import process
-from sm121.device.fatbin import read_device_code
+from sm121.device import read_device_code
 from sm121.errors import ProgramError, ToolchainError
 from sm121.toolchain import Toolkit
 from sm121.toolchain.layout import header_version
