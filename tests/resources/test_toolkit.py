@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from sm121.resources.toolkit import first_release, other_name, releases, supports, toolkit_data
+from sm121.resources.toolkit import Renaming, first_release, releases, renaming, supports, toolkit_data
 from sm121.values import ArchSpec, CudaVersion
 
 
@@ -42,10 +42,10 @@ def test_first_release() -> None:
 
 def test_the_chip_that_was_renamed() -> None:
     new, old = CudaVersion(13, 0), CudaVersion(12, 9)
-    assert other_name(ArchSpec.parse("10.1a"), new) == ArchSpec.parse("11.0a")
-    assert other_name(ArchSpec.parse("11.0"), old) == ArchSpec.parse("10.1")
-    assert other_name(ArchSpec.parse("11.0"), new) is None
-    assert other_name(ArchSpec.parse("12.1"), old) is None
+    assert renaming(ArchSpec.parse("10.1a"), new) == Renaming(ArchSpec.parse("11.0a"), new)
+    assert renaming(ArchSpec.parse("11.0"), old) == Renaming(ArchSpec.parse("10.1"), new)
+    assert renaming(ArchSpec.parse("11.0"), new) is None
+    assert renaming(ArchSpec.parse("12.1"), old) is None
 
 
 def test_the_table_is_in_order_and_complete() -> None:

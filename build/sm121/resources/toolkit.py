@@ -52,14 +52,22 @@ def first_release(target: ArchSpec) -> CudaVersion | None:
     return next((release.cuda for release in releases() if bare in release.targets), None)
 
 
-def other_name(target: ArchSpec, cuda: CudaVersion) -> ArchSpec | None:
-    """The name that the toolkit of that release has for `target`'s chip, if it was renamed: 10.1 became 11.0."""
+@dataclass(frozen=True, slots=True)
+class Renaming:
+    """A chip's name with one toolkit, and the release that changed it."""
+
+    name: ArchSpec
+    since: CudaVersion
+
+
+def renaming(target: ArchSpec, cuda: CudaVersion) -> Renaming | None:
+    """What the toolkit of that release calls `target`'s chip, if that is another name: 10.1 became 11.0."""
     for row in toolkit_data()["renamed"]:
-        old, new = ArchSpec.parse(row["old"]), ArchSpec.parse(row["new"])
-        renamed = cuda.release >= CudaVersion.parse(row["cuda"])
-        wrong, right = (old, new) if renamed else (new, old)
-        if target.number == wrong.number:
-            return ArchSpec(right.major, right.minor, target.suffix)
+        since = CudaVersion.parse(row["cuda"])
+        wrong, right = (row["old"], row["new"]) if cuda.release >= since else (row["new"], row["old"])
+        if target.number == ArchSpec.parse(wrong).number:
+            name = ArchSpec.parse(right)
+            return Renaming(ArchSpec(name.major, name.minor, target.suffix), since)
     return None
 
 
