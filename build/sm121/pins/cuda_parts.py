@@ -1,0 +1,111 @@
+"""Parts of CUDA toolkits that are installed side by side: one release, or which ones stand apart."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from packaging.version import Version
+
+from sm121.findings import Finding, Verdict
+from sm121.pins.knowledge import toolkit_releases
+from sm121.values import CudaVersion
+
+if TYPE_CHECKING:
+    from sm121.pins.environment import Environment
+
+_NVCC = "nvidia-cuda-nvcc"
+_ONE_COMPILER = frozenset({_NVCC, "nvidia-nvvm", "nvidia-cuda-crt"})
+_HEADERS = frozenset({"nvidia-cuda-runtime"})
+_NEAR = frozenset({"nvidia-cuda-cccl", "nvidia-cuda-nvrtc", "nvidia-nvjitlink", "nvidia-nvptxcompiler"})
+_FLOATING = "https://github.com/flashinfer-ai/flashinfer/issues/3493"
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """An installed part and the toolkit releases that its version belongs to."""
+
+    name: str
+    version: Version
+    releases: tuple[str, ...]
+
+    @property
+    def newest(self) -> str:
+        return max(self.releases, key=Version, default="")
+
+    @property
+    def cuda(self) -> CudaVersion:
+        """Its CUDA release: from the table, else from its number, which follows the release for most parts."""
+        numbers = Version(self.newest) if self.releases else self.version
+        return CudaVersion(numbers.major, numbers.minor)
+
+    def agrees(self, other: _Part) -> bool:
+        return bool(set(self.releases) & set(other.releases))
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.version}"
+
+
+def toolkit_parts(environment: Environment) -> list[Finding]:
+    """Whether the toolkit parts of an environment are of one release; wheels of CUDA 12 and 13 apart."""
+    names = {part for parts in toolkit_releases().values() for part in parts}
+    parts = [
+        _Part(name, version, _releases(name, version))
+        for name in environment.installed
+        if name in names and (version := environment.version(name))
+    ]
+    findings = []
+    for suffix in ("", "-cu12"):
+        group = [part for part in parts if part.name.endswith("-cu12") == bool(suffix)]
+        if len(group) > 1:
+            findings += _judge(group, suffix)
+    return findings
+
+
+def _releases(name: str, version: Version) -> tuple[str, ...]:
+    return tuple(
+        release
+        for release, parts in toolkit_releases().items()
+        if name in parts and parts[name].contains(version, prereleases=True)
+    )
+
+
+def _judge(parts: list[_Part], suffix: str) -> list[Finding]:
+    common = set.intersection(*(set(part.releases) for part in parts))
+    if common:
+        return [
+            Finding(
+                "pins.toolkit", "CUDA toolkit", Verdict.PASS,
+                f"{len(parts)} parts, all of release {max(common, key=Version)}", "one release",
+            )
+        ]  # fmt: skip
+    compiler = [part for part in parts if part.name == _NVCC + suffix]
+    reference = (
+        compiler[0] if compiler else max(parts, key=lambda part: sum(part.agrees(other) for other in parts))
+    )
+    strays = [part for part in parts if part is not reference and not part.agrees(reference)]
+    return [_stray(part, reference, suffix) for part in sorted(strays, key=lambda part: part.name)] or [
+        Finding(
+            "pins.toolkit", "CUDA toolkit", Verdict.WARN,
+            f"no one release has all of {', '.join(str(part) for part in parts)}", "one release",
+        )
+    ]  # fmt: skip
+
+
+def _stray(part: _Part, reference: _Part, suffix: str) -> Finding:
+    plain = part.name.removesuffix(suffix) if suffix else part.name
+    beside_compiler = reference.name == _NVCC + suffix
+    if plain in _ONE_COMPILER or (plain in _HEADERS and beside_compiler and part.cuda != reference.cuda):
+        verdict = Verdict.FAIL
+    elif plain in _HEADERS | _NEAR:
+        verdict = Verdict.WARN
+    else:
+        verdict = Verdict.INFO if part.releases else Verdict.UNKNOWN
+    advice = ""
+    if verdict in {Verdict.FAIL, Verdict.WARN}:
+        right = toolkit_releases().get(reference.newest, {}).get(part.name)
+        advice = f"Pin {part.name}{right}." if right else f"Pin every part to the release of {reference.name}."
+    of = f"is of CUDA {part.cuda}" + ("" if part.releases else " by its number")
+    wanted = f"the release of {reference}, CUDA {reference.cuda}"
+    source = _FLOATING if verdict is Verdict.FAIL else ""
+    return Finding("pins.toolkit", str(part), verdict, of, wanted, advice, source)
