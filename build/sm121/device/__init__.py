@@ -3,15 +3,18 @@
 from sm121.device.cubin import Cubin, Kernel, Toolkit, read_cubin
 from sm121.device.elf import ElfFile, Section, Segment
 from sm121.device.fatbin import Container, DeviceCode, DeviceImage, UnknownEntry
-from sm121.device.host import HostLibrary
+from sm121.device.host import HostLibrary, read_host
 from sm121.device.payload import payload
 from sm121.device.ptx import ptx_kernels
 from sm121.device.reader import read_device_code
+from sm121.device.sass import Code
+from sm121.device.stream import Streamed, stream
 from sm121.device.window import Buffer
 from sm121.errors import DamagedError
 
 __all__ = [
     "Buffer",
+    "Code",
     "Container",
     "Cubin",
     "DamagedError",
@@ -22,10 +25,13 @@ __all__ = [
     "Kernel",
     "Section",
     "Segment",
+    "Streamed",
     "Toolkit",
     "UnknownEntry",
     "payload",
     "ptx_kernels",
     "read_cubin",
     "read_device_code",
+    "read_host",
+    "stream",
 ]

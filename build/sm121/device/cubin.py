@@ -1,7 +1,7 @@
-"""Cubins: ELF files of machine 190. Target, toolkit, kernels.
+"""Cubins: ELF files of machine 190. Their target, what made them, and their kernels.
 
-Two layouts of the header are in use (measured on CUDA 12.8 to 13.5): the old one (OS ABI 0x33) of CUDA 12 below
-sm_100, and the new one (OS ABI 0x41) of CUDA 13 and of sm_100 and above.
+Two layouts are in use (measured on CUDA 12.8 to 13.5): the old one (OS ABI 0x33) of CUDA 12 for targets below sm_100,
+and the new one (OS ABI 0x41) of CUDA 13, and of CUDA 12 from sm_100 on.
 """
 
 from __future__ import annotations
@@ -11,34 +11,46 @@ import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sm121.device.elf import EM_CUDA, SHT_SYMTAB, ElfFile
+from sm121.device.elf import EM_CUDA, SHT_SYMTAB, SYMBOL, ElfFile
+from sm121.device.sass import Code, count
+from sm121.device.window import Window, summary
 from sm121.errors import DamagedError
 from sm121.values import ArchSpec
 
 if TYPE_CHECKING:
-    from sm121.device.window import Buffer, Window
+    from collections.abc import Iterator
 
-_SYMBOL = struct.Struct("<IBBHQQ")
+    from sm121.device.elf import Section
+    from sm121.device.window import Buffer
+
 _NOTE = struct.Struct("<III")
 _TOOLKIT = struct.Struct("<6I")
-_COMPAT = struct.Struct("<BBH")
-_OLD_ABI = 0x33
-_STT_FUNC = 2
-_STO_ENTRY = 0x10
+_RECORD = struct.Struct("<BBH")
+_REGISTERS = struct.Struct("<II")
+_OLD_ABI, _NEW_ABI = 0x33, 0x41
+_STT_FUNC, _STO_ENTRY = 2, 0x10
+_ATTRIBUTE_REGISTERS, _ATTRIBUTE_ONE_CHIP = 0x2F, 9
+_SIZED = 4  # the record format whose value is the length of what follows
 
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """An entry function. `size` is its machine code in bytes, `registers` per thread if the cubin says so."""
+    """An entry function.
+
+    `size` is its machine code in bytes, `registers` the registers of a thread, `shared` its static shared memory in
+    bytes. `code` counts telling instructions, None if the instruction set of the target is not known here.
+    """
 
     name: str
     size: int
-    registers: int | None = None
+    registers: int | None
+    shared: int
+    code: Code | None
 
 
 @dataclass(frozen=True, slots=True)
 class Toolkit:
-    """What made the cubin: `ptxas` or `nvlink`, `13.0.88`, and its arguments (`-arch sm_120f -m 64`)."""
+    """What made a cubin: `ptxas` or `nvlink`, `13.0.88`, and the arguments it was given (`-arch sm_120f -m 64`)."""
 
     tool: str
     version: str
@@ -49,91 +61,147 @@ class Toolkit:
 class Cubin:
     """What a cubin says of itself.
 
-    `arch` is None if the header is of no known layout. `suffix_known` is False if it cannot be told whether the
-    target is generic or the family.
+    `suffix_known` is False if it leaves open whether the target is plain or the family. `functions` counts device
+    functions that are no kernels. `toolkit` is None in the old layout; `e_version` then tells the release (0x80 is
+    12.8, 0x81 is 12.9). `damage` names what could not be read.
     """
 
-    arch: ArchSpec | None
+    arch: ArchSpec
     suffix_known: bool
     kernels: tuple[Kernel, ...]
+    functions: int
     toolkit: Toolkit | None
+    e_version: int
     damage: tuple[str, ...]
 
 
-def read_cubin(data: Buffer | Window) -> Cubin:
-    """Read a cubin. DamagedError if it is none; `damage` names what else is wrong."""
+def read_cubin(data: Buffer) -> Cubin:
+    """Read a cubin. DamagedError if it is none, or of a layout that names no target."""
     elf = ElfFile.parse(data)
-    if elf.machine_number != EM_CUDA:
-        raise DamagedError(f"not a cubin: wanted ELF machine {EM_CUDA}, found {elf.machine_number}.")
+    arch, known = read_target(elf)
     damage = list(elf.damage)
+    toolkit = None
+    kernels: tuple[Kernel, ...] = ()
+    functions = 0
     try:
         toolkit = _toolkit(elf)
     except DamagedError as error:
-        toolkit = None
         damage += error.problems
-    arch, known = _arch(elf, toolkit)
     try:
-        kernels = _kernels(elf)
+        kernels, functions = _kernels(elf, arch, damage)
     except DamagedError as error:
-        kernels = ()
         damage += error.problems
-    return Cubin(arch, known, kernels, toolkit, tuple(damage))
+    return Cubin(arch, known, kernels, functions, toolkit, elf.version, summary(damage))
 
 
-def _arch(elf: ElfFile, toolkit: Toolkit | None) -> tuple[ArchSpec | None, bool]:
-    if elf.os_abi == _OLD_ABI:
-        sm, suffix, known = elf.flags & 0xFF, "a" if elf.flags & 0x800 else "", True
-    else:
-        sm, suffix, known = elf.flags >> 8 & 0xFF, "", False
-        match = re.search(r"-arch[ =]sm_(\d+)([af]?)(?![0-9a-z])", toolkit.arguments) if toolkit else None
-        if match and int(match[1]) == sm:
-            suffix, known = match[2], True
-        elif elf.flags & 0x08 or _compat(elf).get(9) == 1:
-            suffix, known = "a", True
-    return (ArchSpec(sm // 10, sm % 10, suffix), known) if sm >= 10 else (None, False)
+def read_target(elf: ElfFile) -> tuple[ArchSpec, bool]:
+    """The target of a cubin, and whether its suffix is certain.
+
+    In order of trust: the arguments of the tool that made it; then the marks for "this chip only". The family stands
+    in no header field.
+    """
+    if elf.machine_number != EM_CUDA:
+        raise DamagedError(f"not a cubin: wanted ELF machine {EM_CUDA}, found {elf.machine_number}.")
+    old = elf.os_abi == _OLD_ABI
+    sm = elf.flags & 0xFF if old else elf.flags >> 8 & 0xFF
+    if elf.os_abi not in {_OLD_ABI, _NEW_ABI} or sm < 10:
+        raise DamagedError(
+            f"cubin of unknown layout: wanted OS ABI {_OLD_ABI:#x} or {_NEW_ABI:#x} and a target in the flags, "
+            f"found {elf.os_abi:#x} and flags {elf.flags:#010x}."
+        )
+    if old:
+        return ArchSpec(sm // 10, sm % 10, "a" if elf.flags & 0x800 else ""), True
+    suffix, known = _suffix(elf, sm)
+    return ArchSpec(sm // 10, sm % 10, suffix), known
 
 
-def _compat(elf: ElfFile) -> dict[int, int]:
-    values: dict[int, int] = {}
-    for section in elf.named(".nv.compat"):
-        content = elf.content(section)
-        offset = 0
-        while content.holds(offset, _COMPAT.size):
-            layout, attribute, value = content.unpack(_COMPAT, offset, ".nv.compat")
-            offset += _COMPAT.size
-            if layout == 4:
-                offset += value
-            else:
-                values[attribute] = value
-    return values
+def _suffix(elf: ElfFile, sm: int) -> tuple[str, bool]:
+    try:
+        toolkit = _toolkit(elf)
+        named = re.search(r"-arch[= ]sm_(\d+)([af]?)\b", toolkit.arguments) if toolkit else None
+        if named and int(named[1]) == sm:
+            return named[2], True
+        if elf.flags & 0x08 or any(
+            attribute == _ATTRIBUTE_ONE_CHIP and value == 1
+            for section in elf.named(".nv.compat")
+            for attribute, value, _ in _records(elf.content(section))
+        ):
+            return "a", True
+    except DamagedError:
+        pass  # the same damage is reported by whoever reads that section for its own sake
+    return "", False
+
+
+def _records(content: Window) -> Iterator[tuple[int, int, Window]]:
+    """The records of `.nv.info` and `.nv.compat`: attribute, value, and the bytes that follow a sized one."""
+    offset = 0
+    while content.holds(offset, _RECORD.size):
+        layout, attribute, value = content.unpack(_RECORD, offset, "attribute")
+        offset += _RECORD.size
+        extra = content.part(offset, value if layout == _SIZED else 0, "attribute value")
+        offset += extra.size
+        yield attribute, value, extra
 
 
 def _toolkit(elf: ElfFile) -> Toolkit | None:
     for section in elf.named(".note.nv.tkinfo"):
         content = elf.content(section)
-        name_size, size, _ = content.unpack(_NOTE, 0, "tkinfo note")
-        start = _NOTE.size + (name_size + 3) // 4 * 4
-        body = content.part(start, size, "tkinfo note")
-        _, *offsets = body.unpack(_TOOLKIT, 0, "tkinfo note")
-        strings = body.take(_TOOLKIT.size, body.size - _TOOLKIT.size, "tkinfo strings")
+        owner, size, _ = content.unpack(_NOTE, 0, "toolkit note")
+        body = content.part(_NOTE.size + owner + -owner % 4, size, "toolkit note")
+        _, *offsets = body.unpack(_TOOLKIT, 0, "toolkit note")
+        strings = body.take(_TOOLKIT.size, body.size - _TOOLKIT.size, "toolkit strings")
         _, tool, version, _, arguments = (
-            strings[at:].split(b"\0", 1)[0].decode("utf-8", "replace") for at in offsets
-        )  # fmt: skip
-        match = re.search(r"V(\d+\.\d+\.\d+)", version)
-        return Toolkit(tool, match[1] if match else version, arguments.strip())
+            strings[at:].split(b"\0", 1)[0].decode("utf-8", "replace").strip() for at in offsets
+        )
+        release = re.search(r"V(\d+\.\d+\.\d+)", version)
+        return Toolkit(tool, release[1] if release else version, arguments)
     return None
 
 
-def _kernels(elf: ElfFile) -> tuple[Kernel, ...]:
-    kernels = []
-    for section in elf.sections:
-        if section.type != SHT_SYMTAB or section.link >= len(elf.sections):
-            continue
-        names = elf.content(elf.sections[section.link])
-        text = names.take(0, names.size, "symbol names")
-        table = elf.content(section)
-        rows = table.take(0, table.size // _SYMBOL.size * _SYMBOL.size, "symbols")
-        for name, info, other, where, _, size in _SYMBOL.iter_unpack(rows):
-            if info & 15 == _STT_FUNC and where and other & _STO_ENTRY:
-                kernels.append(Kernel(text[name : text.find(b"\0", name)].decode("utf-8", "replace"), size))
-    return tuple(kernels)
+def _kernels(elf: ElfFile, arch: ArchSpec, damage: list[str]) -> tuple[tuple[Kernel, ...], int]:
+    kernels: list[Kernel] = []
+    functions = 0
+    shared = {section.name: section.size for section in elf.sections if section.name.startswith(".nv.shared.")}
+    registers = _registers(elf)
+    counted: dict[int, Code | None] = {}
+    for table in elf.of_type(SHT_SYMTAB):
+        names = elf.strings(elf.linked(table))
+        content = elf.content(table)
+        rows = content.take(0, content.size // SYMBOL.size * SYMBOL.size, "symbols")
+        for index, (name_at, info, other, where, _, size) in enumerate(SYMBOL.iter_unpack(rows)):
+            if info & 15 != _STT_FUNC or not where:
+                continue
+            if not other & _STO_ENTRY:
+                functions += 1
+                continue
+            name = names.at(name_at)
+            if name is None or where >= len(elf.sections):
+                damage.append(f"kernel symbol {index}: its name or its section does not exist.")
+                continue
+            if where not in counted:
+                counted[where] = _code(elf, elf.sections[where], arch, damage)
+            kernels.append(
+                Kernel(name, size, registers.get(index), shared.get(f".nv.shared.{name}", 0), counted[where])
+            )
+    return tuple(kernels), functions
+
+
+def _code(elf: ElfFile, section: Section, arch: ArchSpec, damage: list[str]) -> Code | None:
+    """Counts over the whole section of a kernel: it also holds the functions that only this kernel calls."""
+    try:
+        content = elf.content(section)
+    except DamagedError as error:
+        damage += error.problems
+        return None
+    return count(content.take(0, content.size, "machine code"), arch)
+
+
+def _registers(elf: ElfFile) -> dict[int, int]:
+    """Symbol index -> registers of a thread, from the records of `.nv.info`."""
+    found: dict[int, int] = {}
+    for section in elf.named(".nv.info"):
+        for attribute, _, value in _records(elf.content(section)):
+            if attribute == _ATTRIBUTE_REGISTERS and value.size == _REGISTERS.size:
+                symbol, registers = value.unpack(_REGISTERS, 0, "register count")
+                found[symbol] = registers
+    return found

@@ -1,7 +1,7 @@
 """64-bit little-endian ELF: header, section table, segment table.
 
-Layout: System V ABI, https://refspecs.linuxfoundation.org/elf/gabi4+/contents.html, with extended numbering (more
-than 65279 sections: the true counts stand in section 0).
+Layout: https://refspecs.linuxfoundation.org/elf/gabi4+/contents.html, with extended numbering (above 65279 sections the
+true counts stand in section 0).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import struct
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self
 
-from sm121.device.window import Window
+from sm121.device.window import Strings, Window, summary
 from sm121.errors import DamagedError
 
 if TYPE_CHECKING:
@@ -18,24 +18,26 @@ if TYPE_CHECKING:
 
 MAGIC = b"\x7fELF"
 EM_CUDA = 190
-SHT_SYMTAB, SHT_STRTAB, SHT_RELA, SHT_DYNAMIC, SHT_NOTE, SHT_NOBITS, SHT_REL, SHT_DYNSYM = 2, 3, 4, 6, 7, 8, 9, 11
+ET_REL = 1
 PT_LOAD, PT_DYNAMIC, PT_NOTE = 1, 2, 4
 PF_WRITE = 2
-ET_REL, ET_EXEC, ET_DYN = 1, 2, 3
+SHT_NULL, SHT_SYMTAB, SHT_RELA, SHT_DYNAMIC, SHT_NOTE, SHT_NOBITS, SHT_DYNSYM = 0, 2, 4, 6, 7, 8, 11
 
-MAX_SECTIONS = 1 << 18
-"""More sections than any compiler makes; above it the table is taken for damage, so that memory stays bounded."""
-
-_HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
-_SECTION = struct.Struct("<IIQQQQIIQQ")
+HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
+SECTION = struct.Struct("<IIQQQQIIQQ")
+SYMBOL = struct.Struct("<IBBHQQ")
+RELA = struct.Struct("<QQq")
 _SEGMENT = struct.Struct("<IIQQQQQQ")
-_MACHINES = {62: "x86_64", 183: "aarch64", EM_CUDA: "cuda", 3: "i386", 40: "arm", 21: "ppc64", 243: "riscv64"}
+
 _EXTENDED = 0xFFFF
+_MOST_ROWS = 1 << 18  # more than any compiler writes; bounds what a hostile table costs
+_MACHINES = {3: "i386", 21: "ppc64", 40: "arm", 62: "x86_64", 183: "aarch64", EM_CUDA: "cuda", 243: "riscv64"}
+_TYPES = {ET_REL: "relocatable", 2: "executable", 3: "shared", 4: "core"}
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """One section header; `offset` counts from the start of the ELF file, sizes are bytes."""
+    """One section header. `offset` counts from the start of the ELF file; sizes are bytes."""
 
     index: int
     name: str
@@ -46,12 +48,11 @@ class Section:
     size: int
     link: int
     info: int
-    entry_size: int
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """One program header; `offset` counts from the start of the ELF file, sizes are bytes."""
+    """One program header. `offset` counts from the start of the ELF file; `size` is its bytes in the file."""
 
     type: int
     flags: int
@@ -60,13 +61,31 @@ class Segment:
     size: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Header:
+    """The file header, with the counts of extended numbering resolved."""
+
+    ident: bytes
+    type: int
+    machine: int
+    version: int
+    flags: int
+    segments: tuple[int, int, int]
+    sections: tuple[int, int, int]
+    names: int
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class ElfFile:
-    """What the header and the two tables say. `damage` names each claim that the bytes do not bear out."""
+    """What the header and the two tables say. `damage` names each claim that the bytes do not bear out.
+
+    `named_sections` is False if there are no section headers, or none of them has a name: then nothing can be said
+    from the absence of a section.
+    """
 
     window: Window = field(repr=False)
     machine_number: int
-    type: int
+    type_number: int
     os_abi: int
     abi_version: int
     version: int
@@ -82,107 +101,148 @@ class ElfFile:
         A table or section that runs past the end of the file is named in `damage`, and the rest is read.
         """
         window = buffer if isinstance(buffer, Window) else Window.over(buffer)
-        if window.head(4) != MAGIC:
-            raise DamagedError(
-                f"not an ELF file: wanted {MAGIC!r} at {window.base:#x}, found {window.head(4)!r}."
-            )
-        ident, kind, machine, version, _, phoff, shoff, flags, _, phentsize, phnum, shentsize, shnum, shstrndx = (
-            window.unpack(_HEADER, 0, "ELF header")
-        )
-        if ident[4] != 2 or ident[5] != 1:
-            raise DamagedError(
-                f"unsupported ELF file: wanted 64-bit little-endian (class 2, data 1), found class {ident[4]}, data {ident[5]}."
-            )
-        damage: list[str] = []
+        header, damage = _header(window)
         sections: tuple[Section, ...] = ()
         segments: tuple[Segment, ...] = ()
         try:
-            if shoff and (shnum == 0 or shstrndx == _EXTENDED or phnum == _EXTENDED):
-                first = window.unpack(_SECTION, shoff, "section header 0")
-                shnum = shnum or first[5]
-                shstrndx = first[6] if shstrndx == _EXTENDED else shstrndx
-                phnum = first[7] if phnum == _EXTENDED else phnum
-            if shoff:
-                sections = _sections(window, shoff, shentsize, shnum, shstrndx, damage)
+            sections = _sections(window, header, damage)
         except DamagedError as error:
             damage += error.problems
         try:
-            if phoff and phnum:
-                segments = _segments(window, phoff, phentsize, phnum, damage)
+            segments = _segments(window, header, damage)
         except DamagedError as error:
             damage += error.problems
         return cls(
-            window, machine, kind, ident[7], ident[8], version, flags, sections, segments, tuple(damage)
+            window=window, machine_number=header.machine, type_number=header.type, os_abi=header.ident[7],
+            abi_version=header.ident[8], version=header.version, flags=header.flags, sections=sections,
+            segments=segments, damage=summary(damage),
         )  # fmt: skip
 
     @property
     def machine(self) -> str:
         """`aarch64`, `x86_64`, `cuda`, or `machine 999` for one without a name here."""
-        return _MACHINES.get(self.machine_number, f"machine {self.machine_number}")
+        return machine_name(self.machine_number)
+
+    @property
+    def type(self) -> str:
+        """`relocatable`, `executable`, `shared`."""
+        return _TYPES.get(self.type_number, f"type {self.type_number}")
+
+    @property
+    def named_sections(self) -> bool:
+        return any(section.name for section in self.sections)
 
     def named(self, *names: str) -> tuple[Section, ...]:
-        """Sections with one of these names, in file order of the table."""
+        """The sections with one of these names, in the order of the table."""
         return tuple(section for section in self.sections if section.name in names)
+
+    def of_type(self, kind: int) -> tuple[Section, ...]:
+        """The sections of a type (SHT_...), in the order of the table."""
+        return tuple(section for section in self.sections if section.type == kind)
 
     def content(self, section: Section) -> Window:
         """The bytes of a section; DamagedError if it runs past the end of the file."""
         if section.type == SHT_NOBITS:
             return Window(self.window.buffer, self.window.base, 0)
-        return self.window.part(section.offset, section.size, f"section {section.name}")
+        return self.window.part(section.offset, section.size, f"section {section.name or section.index}")
+
+    def linked(self, section: Section) -> Section:
+        """The section that `link` names: the strings of a symbol table, the symbols of relocations."""
+        if not 0 < section.link < len(self.sections):
+            raise DamagedError(
+                f"section {section.name or section.index}: wanted a link to one of {len(self.sections)} sections, "
+                f"found {section.link}."
+            )
+        return self.sections[section.link]
+
+    def strings(self, section: Section) -> Strings:
+        """A section read as a string table."""
+        content = self.content(section)
+        return Strings(content.take(0, content.size, "strings"))
+
+    def offset_of(self, address: int) -> int | None:
+        """Where the byte loaded at `address` stands in the file, by the segments; None if it is in none."""
+        for segment in self.segments:
+            if segment.type == PT_LOAD and segment.address <= address < segment.address + segment.size:
+                return segment.offset + address - segment.address
+        return None
 
 
-def _sections(
-    window: Window, offset: int, entry_size: int, count: int, names_index: int, damage: list[str]
-) -> tuple[Section, ...]:
-    if entry_size != _SECTION.size:
+def machine_name(number: int) -> str:
+    return _MACHINES.get(number, f"machine {number}")
+
+
+def _header(window: Window) -> tuple[_Header, list[str]]:
+    if window.head(4) != MAGIC:
+        raise DamagedError(f"not an ELF file: wanted {MAGIC!r} at {window.base:#x}, found {window.head(4)!r}.")
+    ident, kind, machine, version, _, phoff, shoff, flags, _, phsize, phnum, shsize, shnum, names = window.unpack(
+        HEADER, 0, "ELF header"
+    )
+    if ident[4] != 2 or ident[5] != 1:
         raise DamagedError(
-            f"section header table at {offset:#x}: wanted entries of 64 bytes, found {entry_size}."
+            f"unsupported ELF file: wanted class 2 (64-bit) and data 1 (little-endian), "
+            f"found {ident[4]} and {ident[5]}."
         )
-    if count > MAX_SECTIONS:
-        raise DamagedError(
-            f"section header table at {offset:#x}: wanted at most {MAX_SECTIONS} sections, found {count}."
-        )
-    table = window.take(offset, count * entry_size, f"section header table ({count} sections)")
-    rows = list(_SECTION.iter_unpack(table))
-    names = b""
-    if names_index >= count:
-        damage.append(f"section names: wanted an index below {count}, found {names_index}.")
-    elif names_index:
+    damage: list[str] = []
+    if shoff and (shnum == 0 or _EXTENDED in {names, phnum}):
         try:
-            names = window.take(rows[names_index][4], rows[names_index][5], "section names")
+            first = window.unpack(SECTION, shoff, "section header 0")
+        except DamagedError as error:
+            damage += error.problems
+            shoff = 0
+        else:
+            shnum = shnum or first[5]
+            names = first[6] if names == _EXTENDED else names
+            phnum = first[7] if phnum == _EXTENDED else phnum
+    return _Header(
+        ident=ident, type=kind, machine=machine, version=version, flags=flags,
+        segments=(phoff, phsize, phnum), sections=(shoff, shsize, shnum), names=names,
+    ), damage  # fmt: skip
+
+
+def _rows(window: Window, table: tuple[int, int, int], layout: struct.Struct, what: str) -> list[tuple[int, ...]]:
+    offset, size, count = table
+    if not offset or not count:
+        return []
+    if size != layout.size:
+        raise DamagedError(f"{what} table at {offset:#x}: wanted rows of {layout.size} bytes, found {size}.")
+    if count > _MOST_ROWS:
+        raise DamagedError(f"{what} table at {offset:#x}: wanted at most {_MOST_ROWS} rows, found {count}.")
+    return list(layout.iter_unpack(window.take(offset, count * size, f"{what} table of {count} rows")))
+
+
+def _sections(window: Window, header: _Header, damage: list[str]) -> tuple[Section, ...]:
+    rows = _rows(window, header.sections, SECTION, "section header")
+    names = Strings(b"")
+    if rows and header.names >= len(rows):
+        damage.append(f"section names: wanted a section below {len(rows)}, found {header.names}.")
+    elif rows and header.names:
+        try:
+            names = Strings(window.take(rows[header.names][4], rows[header.names][5], "section names"))
         except DamagedError as error:
             damage += error.problems
     sections = []
-    for index, (name, kind, flags, address, start, size, link, info, _, entry) in enumerate(rows):
-        end = names.find(b"\0", name)
-        if names and end < 0:
-            damage.append(f"section {index}: its name at {name:#x} lies outside the {len(names)} bytes of names.")
-        text = names[name:end].decode("utf-8", "replace") if end >= 0 else ""
-        if kind not in {0, SHT_NOBITS} and not window.holds(start, size):
+    for index, (at, kind, flags, address, offset, size, link, info, _, _) in enumerate(rows):
+        name = names.at(at)
+        if name is None and header.names and kind != SHT_NULL:
+            damage.append(f"section {index}: its name at {at:#x} lies outside the table of names.")
+        section = Section(index, name or "", kind, flags, address, offset, size, link, info)
+        if kind not in {SHT_NULL, SHT_NOBITS} and not window.holds(offset, size):
             damage.append(
-                f"section {text or index} is truncated: wanted {size} bytes at {window.base + start:#x}, "
+                f"section {name or index} is truncated: wanted {size} bytes at {window.base + offset:#x}, "
                 f"but the file ends at {window.base + window.size:#x}."
             )
-        sections.append(Section(index, text, kind, flags, address, start, size, link, info, entry))
+        sections.append(section)
     return tuple(sections)
 
 
-def _segments(window: Window, offset: int, entry_size: int, count: int, damage: list[str]) -> tuple[Segment, ...]:
-    if entry_size != _SEGMENT.size:
-        raise DamagedError(
-            f"program header table at {offset:#x}: wanted entries of 56 bytes, found {entry_size}."
-        )
-    if count > MAX_SECTIONS:
-        raise DamagedError(
-            f"program header table at {offset:#x}: wanted at most {MAX_SECTIONS} entries, found {count}."
-        )
-    table = window.take(offset, count * entry_size, f"program header table ({count} segments)")
+def _segments(window: Window, header: _Header, damage: list[str]) -> tuple[Segment, ...]:
     segments = []
-    for kind, flags, start, address, _, size, _, _ in _SEGMENT.iter_unpack(table):
-        if kind in {PT_LOAD, PT_DYNAMIC} and not window.holds(start, size):
+    for kind, flags, offset, address, _, size, _, _ in _rows(window, header.segments, _SEGMENT, "program header"):
+        if kind in {PT_LOAD, PT_DYNAMIC} and not window.holds(offset, size):
             damage.append(
-                f"segment at {window.base + start:#x} is truncated: wanted {size} bytes, "
+                f"segment is truncated: wanted {size} bytes at {window.base + offset:#x}, "
                 f"but the file ends at {window.base + window.size:#x}."
             )
-        segments.append(Segment(kind, flags, start, address, size))
+        segments.append(Segment(kind, flags, offset, address, size))
     return tuple(segments)

@@ -1,20 +1,55 @@
-"""What a library asks of its host: libraries, symbol versions, symbols, where it was built."""
+"""What a library asks of its host: libraries, symbol versions, symbols.
+
+Read the way the dynamic loader does, from the segments, so that it also works without section headers.
+"""
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from sm121.device.elf import ET_REL, PT_DYNAMIC, PT_NOTE, SHT_DYNSYM, SHT_NOTE, SHT_SYMTAB, SYMBOL, ElfFile
+from sm121.device.window import Strings, Window, summary
+from sm121.errors import DamagedError
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
+
+    from sm121.device.window import Buffer
+
+_DYNAMIC = struct.Struct("<QQ")
+_VERNEED = struct.Struct("<HHIII")
+_VERNAUX = struct.Struct("<IHHII")
+_NOTE = struct.Struct("<III")
+_HASH = struct.Struct("<II")
+_GNU_HASH = struct.Struct("<IIII")
+_WORD = struct.Struct("<I")
+
+_DT_NEEDED, _DT_HASH, _DT_STRTAB, _DT_SYMTAB, _DT_STRSZ, _DT_SONAME, _DT_RPATH, _DT_RUNPATH = (
+    1,
+    4,
+    5,
+    6,
+    10,
+    14,
+    15,
+    29,
+)
+_DT_GNU_HASH, _DT_VERNEED, _DT_VERNEEDNUM = 0x6FFFFEF5, 0x6FFFFFFE, 0x6FFFFFFF
+_NT_GNU_BUILD_ID = 3
+_STB_LOCAL, _STB_WEAK = 0, 2
+_MOST_ROWS = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
 class HostLibrary:
-    """The dynamic section and its neighbours.
+    """The dynamic section of a library or program, and its neighbours.
 
-    `version_needs` gives the symbol versions needed of each library (`{"libc.so.6": ("GLIBC_2.17",)}`), sorted;
-    `defined` and `undefined` are dynamic symbols without their versions; `build_id` is hexadecimal or "".
+    `version_needs` gives the symbol versions asked of each library (`{"libc.so.6": ("GLIBC_2.17",)}`). `defined` and
+    `undefined` are dynamic symbols without versions (of an object file: its global symbols); a weak symbol that
+    nobody need define is in neither. `build_id` is hexadecimal, "" if there is none. `comment` names the compilers.
+    `damage` names what could not be read.
     """
 
     machine: str
@@ -28,4 +63,178 @@ class HostLibrary:
     defined: frozenset[str]
     undefined: frozenset[str]
     comment: tuple[str, ...]
-    damage: tuple[str, ...] = ()
+    damage: tuple[str, ...]
+
+
+def read_host(buffer: Buffer) -> HostLibrary:
+    """Read an ELF file of a host. DamagedError if it is no 64-bit little-endian ELF file."""
+    elf = ElfFile.parse(buffer)
+    damage = list(elf.damage)
+    dynamic = _Dynamic(elf, damage)
+    needs = dynamic.version_needs()
+    defined, undefined = dynamic.symbols()
+    return HostLibrary(
+        machine=elf.machine, type=elf.type, soname="".join(dynamic.texts(_DT_SONAME)[:1]),
+        needed=dynamic.texts(_DT_NEEDED), rpath=_folders(dynamic.texts(_DT_RPATH)),
+        runpath=_folders(dynamic.texts(_DT_RUNPATH)), build_id=_build_id(elf), version_needs=needs, defined=defined,
+        undefined=undefined, comment=_comment(elf), damage=summary(damage),
+    )  # fmt: skip
+
+
+class _Dynamic:
+    """The dynamic segment's tags, and the tables that they point to. What cannot be read is added to `damage`."""
+
+    def __init__(self, elf: ElfFile, damage: list[str]) -> None:
+        self._elf = elf
+        self._damage = damage
+        self._tags: list[tuple[int, int]] = []
+        self._strings = Strings(b"")
+        try:
+            self._tags = list(self._read_tags())
+            if self._tag(_DT_STRTAB):
+                table = self._at(_DT_STRTAB, self._tag(_DT_STRSZ), "dynamic strings")
+                self._strings = Strings(table.take(0, table.size, "dynamic strings"))
+        except DamagedError as error:
+            damage += error.problems
+
+    def texts(self, tag: int) -> tuple[str, ...]:
+        found = [(value, self._strings.at(value)) for kind, value in self._tags if kind == tag]
+        self._damage += [f"dynamic string at {value:#x} does not exist." for value, text in found if text is None]
+        return tuple(text for _, text in found if text is not None)
+
+    def version_needs(self) -> dict[str, tuple[str, ...]]:
+        needs: dict[str, list[str]] = {}
+        try:
+            if self._tag(_DT_VERNEED):
+                self._read_version_needs(needs)
+        except DamagedError as error:
+            self._damage += error.problems
+        return {library: tuple(sorted(set(versions))) for library, versions in needs.items()}
+
+    def symbols(self) -> tuple[frozenset[str], frozenset[str]]:
+        """The defined and the undefined symbols."""
+        defined: set[str] = set()
+        undefined: set[str] = set()
+        try:
+            for table, names in self._symbol_tables():
+                rows = table.take(0, table.size // SYMBOL.size * SYMBOL.size, "symbols")
+                for name_at, info, _, where, _, _ in SYMBOL.iter_unpack(rows):
+                    if info >> 4 == _STB_LOCAL or (info >> 4 == _STB_WEAK and not where):
+                        continue
+                    name = names.at(name_at)
+                    if name is None:
+                        raise DamagedError(f"symbol name at {name_at:#x} does not exist.")  # noqa: TRY301
+                    (defined if where else undefined).add(name)
+        except DamagedError as error:
+            self._damage += error.problems
+        return frozenset(defined), frozenset(undefined)
+
+    def _read_tags(self) -> Iterator[tuple[int, int]]:
+        for segment in self._elf.segments:
+            if segment.type != PT_DYNAMIC:
+                continue
+            size = min(segment.size, _MOST_ROWS * _DYNAMIC.size) // _DYNAMIC.size * _DYNAMIC.size
+            for tag, value in _DYNAMIC.iter_unpack(
+                self._elf.window.take(segment.offset, size, "dynamic segment")
+            ):
+                if not tag:
+                    return
+                yield tag, value
+
+    def _tag(self, wanted: int) -> int:
+        return next((value for tag, value in self._tags if tag == wanted), 0)
+
+    def _at(self, tag: int, size: int | None, what: str) -> Window:
+        """The bytes at the address that a tag holds: `size` of them, or all up to the end of the file."""
+        address = self._tag(tag)
+        offset = self._elf.offset_of(address)
+        if offset is None:
+            raise DamagedError(f"{what}: wanted an address inside a segment, found {address:#x}.")
+        return self._elf.window.part(offset, self._elf.window.size - offset if size is None else size, what)
+
+    def _read_version_needs(self, needs: dict[str, list[str]]) -> None:
+        table = self._at(_DT_VERNEED, None, "version needs")
+        offset = 0
+        for _ in range(min(self._tag(_DT_VERNEEDNUM), _MOST_ROWS)):
+            _, count, file, first, following = table.unpack(_VERNEED, offset, "version need")
+            versions = needs.setdefault(self._name(file), [])
+            entry = offset + first
+            for _ in range(count):
+                _, _, _, name, after = table.unpack(_VERNAUX, entry, "needed version")
+                versions.append(self._name(name))
+                if not after:
+                    break
+                entry += after
+            if not following:
+                break
+            offset += following
+
+    def _name(self, offset: int) -> str:
+        name = self._strings.at(offset)
+        if name is None:
+            raise DamagedError(f"version needs: the name at {offset:#x} does not exist.")
+        return name
+
+    def _symbol_tables(self) -> Iterator[tuple[Window, Strings]]:
+        elf = self._elf
+        sections = elf.of_type(SHT_SYMTAB if elf.type_number == ET_REL else SHT_DYNSYM)
+        for section in sections:
+            yield elf.content(section), elf.strings(elf.linked(section))
+        if not sections and self._tag(_DT_SYMTAB):
+            yield self._at(_DT_SYMTAB, self._symbol_count() * SYMBOL.size, "dynamic symbols"), self._strings
+
+    def _symbol_count(self) -> int:
+        """The hash tables alone tell how many dynamic symbols there are."""
+        if self._tag(_DT_HASH):
+            _, chains = self._at(_DT_HASH, None, "hash table").unpack(_HASH, 0, "hash table")
+            return int(chains)
+        if not self._tag(_DT_GNU_HASH):
+            raise DamagedError("dynamic symbols: wanted a hash table that tells their number, found none.")
+        table = self._at(_DT_GNU_HASH, None, "GNU hash table")
+        buckets, first, bloom, _ = table.unpack(_GNU_HASH, 0, "GNU hash table")
+        start = _GNU_HASH.size + bloom * 8
+        heads = table.take(start, buckets * 4, "GNU hash buckets")
+        last = max((head for (head,) in _WORD.iter_unpack(heads)), default=0)
+        if last < first:
+            return int(first)
+        chains = start + buckets * 4
+        while not table.unpack(_WORD, chains + (last - first) * 4, "GNU hash chain")[0] & 1:
+            last += 1
+        return last + 1
+
+
+def _folders(texts: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(folder for text in texts for folder in text.split(":") if folder)
+
+
+def _build_id(elf: ElfFile) -> str:
+    places = [(segment.offset, segment.size) for segment in elf.segments if segment.type == PT_NOTE]
+    places += [(section.offset, section.size) for section in elf.of_type(SHT_NOTE)]
+    for start, size in places:
+        try:
+            for kind, owner, value in _notes(elf.window.part(start, size, "note")):
+                if kind == _NT_GNU_BUILD_ID and owner == b"GNU\0":
+                    return value.hex()
+        except DamagedError:
+            continue  # a broken note is no build id; the sections' damage is named elsewhere
+    return ""
+
+
+def _notes(content: Window) -> Iterator[tuple[int, bytes, bytes]]:
+    offset = 0
+    while content.holds(offset, _NOTE.size):
+        owner, size, kind = content.unpack(_NOTE, offset, "note")
+        offset += _NOTE.size
+        name = content.take(offset, owner, "note")
+        offset += owner + -owner % 4
+        yield kind, name, content.take(offset, size, "note")
+        offset += size + -size % 4
+
+
+def _comment(elf: ElfFile) -> tuple[str, ...]:
+    lines: list[str] = []
+    for section in elf.named(".comment"):
+        if elf.window.holds(section.offset, section.size):
+            raw = elf.content(section).head(1 << 16)
+            lines += [line.decode("utf-8", "replace") for line in raw.split(b"\0") if line]
+    return tuple(dict.fromkeys(lines))

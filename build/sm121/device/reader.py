@@ -2,104 +2,153 @@
 
 from __future__ import annotations
 
-import struct
 from typing import TYPE_CHECKING
 
 from sm121.device import archive, fatbin
-from sm121.device.cubin import read_cubin
-from sm121.device.elf import EM_CUDA, MAGIC, SHT_NOBITS, ElfFile
-from sm121.device.fatbin import Container, DeviceCode, DeviceImage
+from sm121.device.cubin import read_cubin, read_target
+from sm121.device.elf import EM_CUDA, ET_REL, MAGIC, SHT_NOBITS, ElfFile
+from sm121.device.fatbin import KEPT_PAYLOAD, Container, DeviceCode, DeviceImage, Walk
+from sm121.device.payload import payload
 from sm121.device.window import Window
+from sm121.device.wrappers import SECTION as WRAPPERS
+from sm121.device.wrappers import Wrapper, unnamed_wrappers, wrappers
 from sm121.errors import DamagedError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from sm121.device.window import Buffer
 
 FATBIN_SECTIONS = (".nv_fatbin", "__nv_relfatbin")
-WRAPPER_SECTION = ".nvFatBinSegment"
-WRAPPER = struct.Struct("<IIQQ")
 
 
 def read_device_code(buffer: Buffer) -> DeviceCode:
-    """Read a shared library, object, archive, cubin or fatbin from its first byte on.
+    """Read a shared library, program, object, archive, cubin or fatbin from its first byte on.
 
-    DamagedError if it is none of these. Anything wrong inside is named in `DeviceCode.damage`, and the rest is read.
+    DamagedError if it is none of these. What is wrong inside is named in `DeviceCode.damage`, and the rest is read.
     """
     window = Window.over(buffer)
     head = window.head(8)
-    if head[:4] == MAGIC:
-        return _elf(window)
+    walk = Walk()
     if head[:4] == fatbin.MAGIC_BYTES:
-        containers, damage = fatbin.walk(window, section="", first=0)
-        return DeviceCode("fatbin", "", tuple(containers), tuple(damage))
+        walk.region(window, section="")
+        return walk.result("fatbin", "")
     if head in {archive.MAGIC, archive.THIN_MAGIC}:
-        return _archive(window)
+        return walk.result("archive", _archive(window, walk))
+    if head[:4] == MAGIC:
+        elf = ElfFile.parse(window)
+        _elf(elf, walk)
+        return walk.result("cubin" if elf.machine_number == EM_CUDA else "elf", elf.machine)
     raise DamagedError(
-        f"neither an ELF file nor an archive, cubin or fatbin: wanted one of their first bytes, found {head!r}."
+        f"neither an ELF file nor an archive, cubin or fatbin: wanted the first bytes of one, found {head!r}."
     )
 
 
-def _elf(window: Window, *, first: int = 0, member: str = "") -> DeviceCode:
-    elf = ElfFile.parse(window)
-    if elf.machine_number == EM_CUDA:
-        return _cubin(window, first, member)
-    containers: list[Container] = []
-    damage = list(elf.damage)
-    found = elf.named(*FATBIN_SECTIONS)
-    wrappers = 0
-    for section in found:
-        if section.type == SHT_NOBITS:
-            continue
-        try:
-            content = elf.content(section)
-        except DamagedError:
-            continue
-        read, wrong = fatbin.walk(content, section=section.name, first=first + len(containers), member=member)
-        containers += read
-        damage += wrong
-    for section in elf.named(WRAPPER_SECTION):
-        wrappers += section.size // WRAPPER.size
-    if wrappers != len(containers):
-        damage.append(
-            f"{WRAPPER_SECTION}: wanted one wrapper per container, found {wrappers} and {len(containers)}."
-        )
-    return DeviceCode(
-        "elf", elf.machine, tuple(containers), tuple(damage), (), tuple(section.name for section in found)
-    )  # fmt: skip
-
-
-def _cubin(window: Window, first: int, member: str) -> DeviceCode:
-    cubin = read_cubin(window)
-    if cubin.arch is None:
-        raise DamagedError("cubin of unknown layout: its header names no target.")
-    image = DeviceImage(
-        kind="cubin", arch=cubin.arch, section="", container=first, index=0, offset=window.base, header_offset=window.base,
-        stored=window.size, size=window.size, compression="", version=(1, 0), flags=0, suffix_known=cubin.suffix_known,
-    )  # fmt: skip
-    container = Container("", first, window.base, window.size, (image,), (), member)
-    return DeviceCode("cubin", "cuda", (container,), cubin.damage)
-
-
-def _archive(window: Window) -> DeviceCode:
-    containers: list[Container] = []
-    damage: list[str] = []
-    sections: list[str] = []
+def _archive(window: Window, walk: Walk) -> str:
+    """Add the containers of every object; return the machines, of which there should be one."""
     machines: set[str] = set()
     try:
         for member in archive.members(window):
             if member.window.head(4) != MAGIC:
                 continue
             try:
-                code = _elf(member.window, first=len(containers), member=member.name)
+                elf = ElfFile.parse(member.window)
+                _elf(elf, walk, member.name)
             except DamagedError as error:
-                damage += [f"{member.name}: {problem}" for problem in error.problems]
-                continue
-            containers += code.containers
-            damage += [f"{member.name}: {problem}" for problem in code.damage]
-            sections += code.sections
-            machines.add(code.machine)
+                walk.damage += [f"{member.name}: {problem}" for problem in error.problems]
+            else:
+                machines.add(elf.machine)
     except DamagedError as error:
-        damage += error.problems
-    return DeviceCode(
-        "archive", " ".join(sorted(machines)), tuple(containers), tuple(damage), (), tuple(dict.fromkeys(sections))
+        walk.damage += error.problems
+    return " ".join(sorted(machines))
+
+
+def _elf(elf: ElfFile, walk: Walk, member: str = "") -> None:
+    """Add the containers of one ELF file, and what is wrong with the file around them."""
+    damage = list(elf.damage)
+    notices: list[str] = []
+    first = len(walk.containers)
+    if elf.machine_number == EM_CUDA:
+        walk.add(_bare_cubin(elf, first, member))
+    else:
+        found, wrong = wrappers(elf)
+        damage += wrong
+        for section in elf.named(*FATBIN_SECTIONS):
+            if section.type == SHT_NOBITS and section.size:
+                damage.append(f"section {section.name} holds nothing: its {section.size} bytes were taken out.")
+            elif elf.window.holds(section.offset, section.size):
+                walk.region(elf.content(section), section=section.name, member=member)
+        containers = walk.containers[first:]
+        if found or containers or elf.type_number == ET_REL:
+            damage += _mismatch(elf, containers, found)
+        else:
+            _by_wrappers(elf, walk, damage, notices)
+    prefix = f"{member}: " if member else ""
+    walk.damage += [prefix + sentence for sentence in damage]
+    walk.notices += [prefix + sentence for sentence in notices]
+
+
+def _mismatch(elf: ElfFile, containers: Sequence[Container], found: Sequence[Wrapper]) -> list[str]:
+    """Compare the containers with the wrappers that must point to them.
+
+    A linker may drop the wrapper of a device-link stub, since nothing refers to it; libcusparse 12.6.3 is such a file.
+    """
+    starts = {container.offset - elf.window.base: container for container in containers}
+    targets = {wrapper.container for wrapper in found}
+    followed = bool(found) and None not in targets
+    damage = []
+    if len(found) > len(containers) or (len(found) < len(containers) and not followed):
+        damage.append(
+            f"{WRAPPERS}: wanted one wrapper for each container, "
+            f"found {len(found)} wrappers and {len(containers)} containers."
+        )
+    damage += [
+        f"{WRAPPERS}: wrapper at {elf.window.base + wrapper.offset:#x} points to "
+        f"{elf.window.base + wrapper.container:#x}, where no container was read."
+        for wrapper in found
+        if wrapper.container is not None and wrapper.container not in starts
+    ]
+    damage += [
+        f"container at {container.offset:#x} has no wrapper in {WRAPPERS}: the CUDA runtime never sees it."
+        for start, container in starts.items()
+        if followed and start not in targets and not _is_stub(elf, container)
+    ]
+    return damage
+
+
+def _by_wrappers(elf: ElfFile, walk: Walk, damage: list[str], notices: list[str]) -> None:
+    """Read the containers that wrappers in the data segments point to: the sections have no names, or other names."""
+    found = unnamed_wrappers(elf)
+    for wrapper in found:
+        if wrapper.container is None:
+            at = elf.window.base + wrapper.offset
+            damage.append(
+                f"fatbin wrapper at {at:#x} is in no section {WRAPPERS}, and its pointer leads nowhere."
+            )
+        else:
+            walk.container(elf.window, wrapper.container, section="")
+    if not found and not elf.named_sections:
+        notices.append("no section has a name, and no fatbin wrapper was found: device code cannot be ruled out.")
+
+
+def _bare_cubin(elf: ElfFile, index: int, member: str) -> Container:
+    arch, known = read_target(elf)
+    base, size = elf.window.base, elf.window.size
+    image = DeviceImage(
+        kind="cubin", arch=arch, section="", container=index, index=0, offset=base, header_offset=base, stored=size,
+        size=size, compression="", version=(1, elf.abi_version), flags=0, suffix_known=known,
     )  # fmt: skip
+    return Container("", index, base, size, (image,), (), member)
+
+
+def _is_stub(elf: ElfFile, container: Container) -> bool:
+    """Whether a container is what nvlink leaves of a device link without device code: cubins without kernels."""
+    for image in container.images:
+        if image.kind != "cubin" or image.stored > KEPT_PAYLOAD:
+            return False
+        try:
+            if read_cubin(payload(elf.window.buffer, image)).kernels:
+                return False
+        except DamagedError:
+            return False
+    return not container.unknown

@@ -1,7 +1,7 @@
 """Reading numbers and bytes from a part of a buffer, never past its end.
 
-Every offset that comes from a file is a claim. A window checks it, so that the format readers need no slices of
-their own, and says where in the file the claim failed.
+Every offset that comes from a file is a claim. A window checks it, so that the format readers need no checks of their
+own, and says where in the file the claim failed.
 """
 
 from __future__ import annotations
@@ -14,13 +14,19 @@ from sm121.errors import DamagedError
 
 if TYPE_CHECKING:
     import struct
+    from collections.abc import Sequence
 
 Buffer = bytes | bytearray | mmap | memoryview
+
+_MOST_SENTENCES = 100
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Window:
-    """`size` bytes of `buffer` from `base` on. Offsets are counted from `base`; messages count from the buffer's start."""
+    """`size` bytes of `buffer` from `base` on.
+
+    Offsets are counted from `base`; messages count from the start of the buffer, as a hex dump of the file does.
+    """
 
     buffer: Buffer
     base: int
@@ -35,7 +41,7 @@ class Window:
 
     def holds(self, offset: int, size: int) -> bool:
         """Whether `size` bytes at `offset` lie inside."""
-        return 0 <= offset and 0 <= size and offset + size <= self.size
+        return offset >= 0 and size >= 0 and offset + size <= self.size
 
     def part(self, offset: int, size: int, what: str) -> Window:
         """A smaller window, or DamagedError naming `what`."""
@@ -57,9 +63,44 @@ class Window:
         self._check(offset, layout.size, what)
         return layout.unpack_from(self.buffer, self.base + offset)
 
+    def find(self, needle: bytes, offset: int) -> int:
+        """The first place of `needle` at or after `offset`, or -1."""
+        start, end = self.base + max(0, offset), self.base + self.size
+        data = bytes(self.buffer[start:end]) if isinstance(self.buffer, memoryview) else self.buffer
+        shift = start if isinstance(self.buffer, memoryview) else 0
+        found = data.find(needle, start - shift, end - shift)
+        return found + shift - self.base if found >= 0 else -1
+
     def _check(self, offset: int, size: int, what: str) -> None:
         if not self.holds(offset, size):
+            end = self.base + self.size
+            found = max(0, min(size, self.size - offset)) if offset >= 0 else 0
             raise DamagedError(
-                f"{what} at {self.base + offset:#x}: wanted {size} bytes, "
-                f"found {max(0, min(size, self.size - offset)) if offset >= 0 else 0} before the end at {self.base + self.size:#x}."
+                f"{what} at {self.base + offset:#x} is truncated: wanted {size} bytes, found {found} before the end "
+                f"at {end:#x}."
             )
+
+
+class Strings:
+    """A string table. It gives out a bounded number of bytes, however many names claim to overlap in it."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._left = 16 * len(data) + (1 << 16)
+
+    def at(self, offset: int) -> str | None:
+        """The NUL-ended string at `offset`, or None if there is none (or too many were asked for)."""
+        end = self._data.find(b"\0", offset)
+        if offset < 0 or end < 0:
+            return None
+        self._left -= end - offset
+        if self._left < 0:
+            return None
+        return self._data[offset:end].decode("utf-8", "replace")
+
+
+def summary(sentences: Sequence[str]) -> tuple[str, ...]:
+    """At most a hundred sentences and how many more there were: a hostile file can earn millions."""
+    if len(sentences) <= _MOST_SENTENCES:
+        return tuple(sentences)
+    return (*sentences[:_MOST_SENTENCES], f"and {len(sentences) - _MOST_SENTENCES} more of this kind.")
