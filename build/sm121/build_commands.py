@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from sm121 import pins
+from sm121.errors import UsageError
+from sm121.local import local_cutlass, local_torch
 from sm121.plan.model import Request
 from sm121.plan.show import plan_json, show_plan
 from sm121.plan.vllm import plan_vllm
@@ -20,7 +22,8 @@ from sm121.steps import Build, Context
 from sm121.workspace import Workspace
 
 if TYPE_CHECKING:
-    from sm121.plan.model import Plan
+    from sm121.pack.publish import Published
+    from sm121.plan.model import Host, Plan
 
 ROOT = Path(__file__).resolve().parents[2]
 """The repository, when sm121 runs from it: where `pins` and `patches` are looked for first."""
@@ -37,27 +40,54 @@ def add_build_commands(verbs: argparse._SubParsersAction[argparse.ArgumentParser
     what = build.add_argument_group("what to build")
     what.add_argument("--line", default="cu130", help="CUDA line: cu128, cu129, cu130, ... (default: cu130)")
     what.add_argument("--vllm", metavar="VERSION", help="pinned vLLM version (default: the pins' default)")
-    what.add_argument("--cpu", choices=("aarch64", "x86_64"), default="aarch64", help="CPU of the result (default: aarch64)")
-    what.add_argument("--ext", metavar="NAME", action="append", default=[], help="compile this extension only; may be repeated")
+    what.add_argument(
+        "--cpu", choices=("aarch64", "x86_64"), default="aarch64", help="CPU of the result (default: aarch64)"
+    )
+    what.add_argument(
+        "--ext", metavar="NAME", action="append", default=[], help="compile this extension only; may be repeated"
+    )
     what.add_argument("--arch-list", metavar="LIST", help="TORCH_CUDA_ARCH_LIST instead of the line's own")
-    what.add_argument("--patch", metavar="NAME", action="append", default=[], help="switch an optional patch on; may be repeated")
+    what.add_argument(
+        "--patch",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="switch an optional patch on; may be repeated",
+    )
     what.add_argument(
         "--sources", choices=("pinned", "all"), default="pinned",
         help="all: compile also what only git hosts have the sources of (default: pinned)",
     )  # fmt: skip
     how = build.add_argument_group("how")
     how.add_argument("--cuda-home", metavar="DIR", type=Path, help="installed CUDA toolkit instead of wheels")
+    how.add_argument(
+        "--torch-home", metavar="DIR", type=Path, help="torch package folder of the target instead of the wheel"
+    )
+    how.add_argument(
+        "--cutlass-home", metavar="DIR", type=Path, help="CUTLASS sources instead of the official wheel's copy"
+    )
     how.add_argument("--jobs", metavar="N", type=int, help="compile jobs (default: by cores and memory)")
-    how.add_argument("--split-compile", metavar="N", type=int, default=1, help="threads of nvcc's optimiser per file")
+    how.add_argument(
+        "--split-compile", metavar="N", type=int, default=1, help="threads of nvcc's optimiser per file"
+    )
     how.add_argument("--cache", metavar="NAME", default="ccache", help="ccache (default), sccache or none")
-    how.add_argument("--no-cache", dest="cache", action="store_const", const="none", help="compile everything anew")
-    how.add_argument("--mirror", metavar="DIR", type=Path, help="folder that holds the pinned files, instead of an index")
+    how.add_argument(
+        "--no-cache", dest="cache", action="store_const", const="none", help="compile everything anew"
+    )
+    how.add_argument(
+        "--mirror", metavar="DIR", type=Path, help="folder that holds the pinned files, instead of an index"
+    )
+    how.add_argument("--until", metavar="STEP", default="publish", help="stop after this step of the plan")
     how.add_argument("--install-missing", action="store_true", help="install missing Debian or Ubuntu packages")
     where = build.add_argument_group("where")
-    where.add_argument("--work", metavar="DIR", type=Path, default=Path("work"), help="scratch folder (default: work)")
+    where.add_argument(
+        "--work", metavar="DIR", type=Path, default=Path("work"), help="scratch folder (default: work)"
+    )
     where.add_argument("--dist", metavar="DIR", type=Path, default=Path("dist"), help="results (default: dist)")
     where.add_argument("--pins", metavar="DIR", type=Path, default=ROOT / "pins", help="folder of the pins")
-    where.add_argument("--patches", metavar="DIR", type=Path, default=ROOT / "patches", help="folder of the patches")
+    where.add_argument(
+        "--patches", metavar="DIR", type=Path, default=ROOT / "patches", help="folder of the patches"
+    )
     output = build.add_argument_group("output")
     output.add_argument("--dry-run", action="store_true", help="print the plan and stop")
     output.add_argument("--json", action="store_true", help="print plan and result as JSON")
@@ -87,18 +117,41 @@ def _build(arguments: argparse.Namespace) -> int:
         work=work, dist=arguments.dist.absolute(), progress=progress, patches=arguments.patches,
         mirror=arguments.mirror, cuda_home=arguments.cuda_home,
     )  # fmt: skip
-    published = Build(plan, context).run()
-    print(json.dumps(published, indent=2) if arguments.json else published)
+    result = Build(plan, context).run(until=arguments.until)
+    _report(result, arguments, Console(highlight=False))
     return 0
 
 
-def _plan(arguments: argparse.Namespace, host) -> Plan:
+def _report(result: Published | Path, arguments: argparse.Namespace, console: Console) -> None:
+    if isinstance(result, Path):
+        shown = {"step": arguments.until, "folder": str(result)}
+    else:
+        shown = {
+            "wheel": str(result.wheel), "sha256": result.sha256.hex, "manifest": str(result.manifest),
+            "exact": str(result.exact),
+        }  # fmt: skip
+    if arguments.json:
+        print(json.dumps(shown, indent=2))
+        return
+    for name, value in shown.items():
+        console.print(f"{name:>8}  {value}", markup=False, soft_wrap=True)
+
+
+def _plan(arguments: argparse.Namespace, host: Host) -> Plan:
     request = Request(
         line=arguments.line, vllm=arguments.vllm, cpu=arguments.cpu, extensions=tuple(arguments.ext),
         sources=arguments.sources, cache=arguments.cache, arch_list=arguments.arch_list,
         cuda_home=str(arguments.cuda_home) if arguments.cuda_home else None, jobs=arguments.jobs,
         split_compile=arguments.split_compile, patches=tuple(arguments.patch),
+        torch_home=local_torch(arguments.torch_home) if arguments.torch_home else None,
+        cutlass_home=local_cutlass(arguments.cutlass_home) if arguments.cutlass_home else None,
     )  # fmt: skip
     loaded = pins.load(arguments.pins)
     release = loaded.vllm(request.vllm or "")
-    return plan_vllm(request, loaded, host, planned_patches(arguments.patches, "vllm", release.version, request.patches))
+    patches = planned_patches(arguments.patches, "vllm", release.version, request.patches)
+    plan = plan_vllm(request, loaded, host, patches)
+    if arguments.until not in {step.name for step in plan.steps}:
+        raise UsageError(
+            f"there is no step {arguments.until!r}.", do=f"name one of {', '.join(s.name for s in plan.steps)}."
+        )
+    return plan

@@ -12,7 +12,6 @@ from rich.console import Console
 from sm121 import __version__
 from sm121.build_commands import add_build_commands
 from sm121.errors import Sm121Error
-from sm121.inspector.commands import add_inspect_commands
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,7 +25,6 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--version", action="version", version=f"sm121 {__version__}")
     verbs = top.add_subparsers(metavar="VERB", required=True)
     add_build_commands(verbs)
-    add_inspect_commands(verbs)
     return top
 
 

@@ -8,13 +8,13 @@ import re
 import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, cast, get_args
 
 from sm121 import process
 from sm121.errors import PreflightError
 from sm121.findings import Verdict
 from sm121.plan.model import Cpu, Host
-from sm121.plan.vllm import COMPILERS
+from sm121.plan.vllm_steps import COMPILERS
 from sm121.resources import judge_disk, read_machine
 
 if TYPE_CHECKING:
@@ -43,7 +43,9 @@ def read_host(target_cpu: Cpu) -> Host:
     if process.find(compiler, path=process.SYSTEM_PATH):
         done = process.run([compiler, "-dumpfullversion", "-dumpversion"])
         described = f"{compiler} {done.stdout.strip()}"
-    return Host(cpu=machine, machine=read_machine(), python=platform.python_version(), compiler=described)
+    return Host(
+        cpu=cast("Cpu", machine), machine=read_machine(), python=platform.python_version(), compiler=described
+    )
 
 
 def lacks(host: Host, target_cpu: Cpu) -> list[Lack]:
@@ -109,7 +111,10 @@ def _install(packages: list[str], command: list[str], progress: Progress) -> Non
     prefix: list[str] = []
     if os.geteuid() != 0:
         if not process.find("sudo"):
-            raise PreflightError("installing packages needs root, and there is no sudo.", do=f"run `{process.quoted(command)}` as root.")
+            raise PreflightError(
+                "installing packages needs root, and there is no sudo.",
+                do=f"run `{process.quoted(command)}` as root.",
+            )
         prefix = ["sudo", "-n"]
     env = process.environment({"DEBIAN_FRONTEND": "noninteractive"})
     with progress.step(f"install {', '.join(packages)}"):

@@ -19,12 +19,15 @@ from sm121.compile.build import Schedule, build, configure, planned_units
 from sm121.errors import CompileError
 from sm121.pack.ledger import MadeWith, Patch
 from sm121.pack.platform_tag import find_platform_tag
+from sm121.pack.publish import Published, ensure_publishable
 from sm121.pack.stamp import Stamp
 from sm121.pack.wheel import assemble
 from sm121.pins import Role
 from sm121.plan.components import HEAVY, costs
-from sm121.plan.vllm import COMPILERS, CUTLASS_FOLDER
+from sm121.plan.vllm_steps import COMPILERS, CUTLASS_FOLDER
 from sm121.sources.fetch import fetch
+from sm121.sources.patches import Ledger, apply
+from sm121.sources.series import load_patches
 from sm121.sources.unpack import unpack
 from sm121.target import GB10
 from sm121.toolchain.check import check
@@ -71,22 +74,19 @@ class Build:
         self.work, self.progress = context.work, context.progress
         self._files: dict[str, Path] = {}
 
-    def run(self) -> Path:
-        """Do every step that is not done yet; return the published wheel."""
+    def run(self, *, until: str = "publish") -> Published | Path:
+        """Do every step that is not done yet, up to `until`; return what was published, or that step's folder."""
         with self.work.locked():
-            if not self.work.result(self.plan.step("wheel")).is_dir():
-                self._fetch()
-            for name in ("source", "toolkit", "torch", "cutlass", "tools", "libraries", "wheel", "inspect"):
+            steps = [step.name for step in self.plan.steps]
+            steps = steps[: steps.index(until) + 1]
+            if until == "publish":
+                ensure_publishable(self.context.dist)
+            self._fetch({name for name in steps if not self._result(name).is_dir()})
+            for name in steps:
+                if name == "publish":
+                    return self._publish()
                 self._do(name)
-            return self._publish()
-
-    def compile(self) -> Path:
-        """Do the steps up to the compiled libraries; return their folder."""
-        with self.work.locked():
-            self._fetch()
-            for name in ("source", "toolkit", "torch", "cutlass", "tools", "libraries"):
-                self._do(name)
-            return self._result("libraries")
+            return self._result(until)
 
     def _do(self, name: str) -> Path:
         return self.work.do(self.plan.step(name), getattr(self, f"_{name}"), self.progress)
@@ -94,12 +94,12 @@ class Build:
     def _result(self, name: str) -> Path:
         return self.work.result(self.plan.step(name))
 
-    def _fetch(self) -> None:
-        with self.progress.step(f"fetch {len(self.plan.downloads)} pinned files"):
-            self._files = fetch(
-                [download.pin for download in self.plan.downloads], self.work.files,
-                mirror=self.context.mirror, progress=self.progress,
-            )  # fmt: skip
+    def _fetch(self, steps: set[str]) -> None:
+        """Bring the files that `steps` read."""
+        wanted = [download.pin for download in self.plan.downloads if steps & {*download.steps}]
+        if wanted:
+            with self.progress.step(f"fetch {len(wanted)} pinned files"):
+                self._files = fetch(wanted, self.work.files, mirror=self.context.mirror, progress=self.progress)
 
     def _file(self, role: str) -> Path:
         name = next(download.pin.filename for download in self.plan.downloads if download.role == role)
@@ -107,8 +107,11 @@ class Build:
 
     def _source(self, into: Path) -> None:
         unpack(self._file("sources"), into / "tree", strip=1)
-        ledger: list[dict[str, str]] = []
-        (into / "patches.json").write_text(json.dumps(ledger, indent=1) + "\n")
+        ledger = apply(
+            load_patches(self.context.patches, self.plan.project, self.plan.version, self.plan.patches),
+            into / "tree",
+        )
+        (into / "patches.json").write_text(json.dumps(ledger.data, indent=1) + "\n")
 
     def _toolkit(self, into: Path) -> None:
         root = into / "cuda"
@@ -126,7 +129,11 @@ class Build:
             root, wanted=release, arch=ArchSpec.parse(self.plan.archs["gated"][0]), host_compiler=compiler,
             machine=self.plan.target_cpu,
         )  # fmt: skip
-        found = {"nvcc": str(toolkit.version), "kind": provider.kind, "host compiler": toolkit.host_compiler_version}
+        found = {
+            "nvcc": str(toolkit.version),
+            "kind": provider.kind,
+            "host compiler": toolkit.host_compiler_version,
+        }
         (into / "toolkit.json").write_text(json.dumps(found, indent=1) + "\n")
 
     def _toolkit_parts(self) -> list[Part]:
@@ -143,12 +150,23 @@ class Build:
         return parts
 
     def _torch(self, into: Path) -> None:
-        unpack(self._file("headers and libraries to link with"), into / "wheel", members=_torch_member)
+        home = self.plan.torch_home
+        if home:
+            (into / "wheel").mkdir()
+            shutil.copytree(
+                home.path, into / "wheel" / "torch", symlinks=True, ignore=_only_torch, copy_function=_link
+            )
+        else:
+            unpack(self._file("torch"), into / "wheel", members=_torch_member)
 
     def _cutlass(self, into: Path) -> None:
+        if self.plan.cutlass_home:
+            for name in ("include", "tools/util/include"):
+                shutil.copytree(Path(self.plan.cutlass_home.path) / name, into / "headers" / name)
+            return
         folder = f"{CUTLASS_FOLDER}/"
         unpack(
-            self._file("other parts of the wheel"), into / "headers",
+            self._file("official wheel"), into / "headers",
             members=lambda name: name.startswith(folder) and name.endswith((".h", ".hpp", ".cuh", ".inl")),
             strip=folder.count("/"),
         )  # fmt: skip
@@ -202,7 +220,7 @@ class Build:
         self.progress.say(f"  compiling with {plan.jobs} jobs, log: {log}")
         targets = [*step.inputs["targets"]]
         costs_found = build(
-            tree, [tree / "tools" / "bin" / "ninja", "-j", plan.jobs, *targets],
+            tree, [str(tree / "tools" / "bin" / "ninja"), "-j", str(plan.jobs), *targets],
             {**env, **self._cache_environment(tree)}, log, schedule=schedule, progress=self.progress,
         )  # fmt: skip
         for name in targets:
@@ -224,7 +242,7 @@ class Build:
 
     def _wheel(self, into: Path) -> None:
         plan, libraries = self.plan, self._result("libraries")
-        official = self._file("other parts of the wheel")
+        official = self._file("official wheel")
         stamp = Stamp.of(plan.project, plan.version, plan.line, GB10)
         replaced = {e.path: libraries / f"{e.name}.abi3.so" for e in plan.extensions if e.origin == "source"}
         left_out = {e.path for e in plan.extensions if e.origin == "left out"}
@@ -237,11 +255,11 @@ class Build:
     def _made_with(self) -> MadeWith:
         pinned = [[d.pin.filename, d.pin.sha256.hex] for d in self.plan.downloads]
         toolkit = json.loads((self._result("toolkit") / "toolkit.json").read_text())
-        ledger = json.loads((self._result("source") / "patches.json").read_text())
+        ledger = Ledger.from_data(json.loads((self._result("source") / "patches.json").read_text()))
         return MadeWith(
             pins=Sha256.of_bytes(json.dumps(pinned).encode()),
             toolkit=f"nvcc {toolkit['nvcc']} ({toolkit['kind']}), {self.plan.host.compiler}",
-            patches=tuple(Patch(p["name"], Sha256(p["sha256"]), p["state"]) for p in ledger),
+            patches=tuple(Patch(entry.name, entry.sha256, entry.state) for entry in ledger.entries),
             notes=(f"CUTLASS {self.plan.cutlass}",),
         )
 
@@ -277,7 +295,11 @@ class Build:
                 "CCACHE_COMPILERCHECK": f"string:{compiler}", "CCACHE_NOHASHDIR": "1", "CCACHE_TEMPDIR": str(folder / "tmp"),
             }  # fmt: skip
         if self.plan.cache == "sccache":
-            return {"SCCACHE_DIR": str(folder), "SCCACHE_IDLE_TIMEOUT": "60", "SCCACHE_SERVER_UDS": str(folder / "socket")}
+            return {
+                "SCCACHE_DIR": str(folder),
+                "SCCACHE_IDLE_TIMEOUT": "60",
+                "SCCACHE_SERVER_UDS": str(folder / "socket"),
+            }
         return {}
 
     def _schedule(self) -> Schedule:
@@ -293,6 +315,20 @@ def _torch_member(name: str) -> bool:
     return name.startswith(("torch/include/", "torch/share/cmake/", "torch/lib/")) or name in {
         "torch/version.py", "torch/utils/cpp_extension.py",
     }  # fmt: skip
+
+
+def _only_torch(folder: str, names: list[str]) -> set[str]:
+    """For a copy of an installed torch: what `_torch_member` would not take."""
+    path = Path(folder)
+    if path.name == "torch":
+        return {name for name in names if name not in {"include", "share", "lib", "utils", "version.py"}}
+    if path.name == "utils" and path.parent.name == "torch":
+        return {name for name in names if name != "cpp_extension.py"}
+    return set()
+
+
+def _link(source: str, target: str) -> None:
+    os.symlink(source, target)
 
 
 def _python() -> str:

@@ -32,7 +32,9 @@ def _assigned_list(file: Path, name: str) -> list[str]:
     except (OSError, SyntaxError, UnicodeDecodeError) as error:
         raise CompileError(f"{file} cannot be read: {error}.") from error
     for node in module.body:
-        if isinstance(node, ast.Assign) and any(isinstance(to, ast.Name) and to.id == name for to in node.targets):
+        if isinstance(node, ast.Assign) and any(
+            isinstance(to, ast.Name) and to.id == name for to in node.targets
+        ):
             try:
                 value = ast.literal_eval(node.value)
             except ValueError:

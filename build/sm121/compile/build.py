@@ -8,7 +8,7 @@ import threading
 from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sm121 import process
 from sm121.compile.logs import LogReader
@@ -46,7 +46,9 @@ class Schedule:
     heavy: frozenset[str]
 
 
-def configure(tree: Path, argv: Sequence[str], env: Mapping[str, str], log: Path, schedule: Schedule) -> list[str]:
+def configure(
+    tree: Path, argv: Sequence[str], env: Mapping[str, str], log: Path, schedule: Schedule
+) -> list[str]:
     """Run CMake, then make its ninja files relative and ordered. Returns CMake's status lines.
 
     Raises CompileError with the diagnoses of the log if CMake fails, or if it says that a kernel family that 12.1
@@ -133,12 +135,17 @@ def read_costs(file: Path) -> list[Cost]:
     for record in _records(file):
         if "end" in record and record.get("status") == 0:
             found.append(
-                Cost(object_name(record["end"]), float(record["wall"]), float(record["cpu"]), int(record["peak_kib"]) * 1024)
+                Cost(
+                    object_name(record["end"]),
+                    float(record["wall"]),
+                    float(record["cpu"]),
+                    int(record["peak_kib"]) * 1024,
+                )
             )
     return found
 
 
-def _records(file: Path) -> list[dict[str, str]]:
+def _records(file: Path) -> list[dict[str, Any]]:
     records = []
     for line in file.read_text().splitlines() if file.exists() else []:
         try:
@@ -205,5 +212,7 @@ def _failure(
 
 
 def _error_lines(lines: Sequence[str], limit: int = 25) -> list[str]:
-    wanted = [line for line in lines if re.search(r"\b(error|FAILED|fatal|Killed|No space)\b", line, re.IGNORECASE)]
+    wanted = [
+        line for line in lines if re.search(r"\b(error|FAILED|fatal|Killed|No space)\b", line, re.IGNORECASE)
+    ]
     return [line[:400] for line in (wanted or list(lines))[:limit]]

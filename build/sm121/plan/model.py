@@ -22,6 +22,15 @@ PLAN_VERSION = 1
 """Version of the plan's JSON form."""
 
 
+@dataclass(frozen=True, slots=True)
+class Local:
+    """A folder of the user's that takes the place of a pinned file: its path, and what identifies its content."""
+
+    path: str
+    version: str
+    digest: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """What a user asks for."""
@@ -42,6 +51,10 @@ class Request:
     finish: bool = True
     patches: tuple[str, ...] = ()
     """Optional patches to switch on, by name."""
+    torch_home: Local | None = None
+    """An unpacked or installed torch for the target, instead of the pinned wheel."""
+    cutlass_home: Local | None = None
+    """A CUTLASS source folder instead of the copy in the official wheel."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,10 +108,11 @@ class Extension:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Download:
-    """One pinned file and what it is for."""
+    """One pinned file, what it is for, and the steps that read it."""
 
     pin: FilePin
     role: str
+    steps: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,6 +148,10 @@ class Plan:
     seconds: float
     """Expected wall time of compiling without a cache, from measured costs."""
     cache: str = "ccache"
+    patches: tuple[str, ...] = ()
+    """Optional patches that were switched on."""
+    torch_home: Local | None = None
+    cutlass_home: Local | None = None
 
     def step(self, name: str) -> Step:
         """The step `name`; KeyError if the plan has none."""

@@ -49,7 +49,10 @@ def plan_json(plan: Plan) -> dict[str, Any]:
             for step in plan.steps
         ],
         "findings": [
-            {"check": f.check, "subject": f.subject, "verdict": f.verdict, "got": f.got, "wanted": f.wanted, "advice": f.advice}
+            {
+                "check": f.check, "subject": f.subject, "verdict": f.verdict, "got": f.got, "wanted": f.wanted,
+                "advice": f.advice,
+            }
             for f in plan.findings
         ],
         "needs": {

@@ -39,7 +39,8 @@ class Toolkit:
 class Provider(Protocol):
     """Lays out a toolkit folder; raises ToolchainError if it cannot."""
 
-    kind: str
+    @property
+    def kind(self) -> str: ...
 
     def lay_out(self, into: Path) -> None:
         """Fill the empty folder `into` with bin, nvvm, include and lib."""

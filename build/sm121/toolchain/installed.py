@@ -35,7 +35,9 @@ class InstalledToolkit:
             "include/cuda.h": target / "include" / "cuda.h",
             "libcudart.so": target / "lib" / "libcudart.so",
         }
-        if missing := [f"{home} has no {name}: {path} does not exist." for name, path in wanted.items() if not path.exists()]:
+        if missing := [
+            f"{home} has no {name}: {path} does not exist." for name, path in wanted.items() if not path.exists()
+        ]:
             raise ToolchainError(
                 missing,
                 do=f"install the complete CUDA toolkit with its libraries for {self.target_cpu} "

@@ -6,7 +6,6 @@ Where each one comes from: measured with CUDA 13.0.88 and torch 2.14.0 (docs/too
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sm121 import process
@@ -14,6 +13,7 @@ from sm121.errors import ToolchainError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
 # Libraries that torch's CMake module names as link targets although nothing compiled here calls them. Real ones
 # are 2.5 GB of downloads; an empty library with the right name satisfies the generator, and the linker drops it
@@ -105,13 +105,16 @@ def driver_functions(include: Path, compiler: str) -> list[str]:
 
 def _shared_library(source: str, path: Path, soname: str, compiler: str) -> None:
     process.run(
-        [compiler, "-shared", "-nostdlib", "-fPIC", f"-Wl,-soname,{soname}", "-o", path, "-x", "c", "-"], stdin=source
+        [compiler, "-shared", "-nostdlib", "-fPIC", f"-Wl,-soname,{soname}", "-o", path, "-x", "c", "-"],
+        stdin=source,
     )
 
 
 def header_version(include: Path) -> tuple[int, int]:
     """(major, minor) of CUDA_VERSION in cuda.h."""
-    match = re.search(r"^#define CUDA_VERSION (\d+)", (include / "cuda.h").read_text(errors="replace"), re.MULTILINE)
+    match = re.search(
+        r"^#define CUDA_VERSION (\d+)", (include / "cuda.h").read_text(errors="replace"), re.MULTILINE
+    )
     if not match:
         raise ToolchainError(f"{include / 'cuda.h'} defines no CUDA_VERSION.")
     return int(match[1]) // 1000, int(match[1]) // 10 % 100

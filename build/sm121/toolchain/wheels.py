@@ -10,6 +10,7 @@ import shutil
 import tempfile
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -52,7 +53,7 @@ class WheelToolkit:
         with tempfile.TemporaryDirectory(prefix=".parts-", dir=into.parent) as scratch:
             for number, part in enumerate(self.parts):
                 unpacked = Path(scratch) / str(number)
-                unpack(part.wheel, unpacked, members=lambda name, role=part.role: _wanted(name, role))
+                unpack(part.wheel, unpacked, members=partial(_wanted, role=part.role))
                 for root in sorted((unpacked / "nvidia").iterdir()) if (unpacked / "nvidia").is_dir() else []:
                     problems += _merge(root, into, part.wheel.name)
         problems += [
