@@ -20,6 +20,8 @@ Buffer: TypeAlias = bytes | bytearray | mmap.mmap | memoryview
 Wanted: TypeAlias = "Callable[[str], bool]"
 
 CHUNK = 1 << 20
+MOST_PROBLEMS = 1000
+"""Findings kept of one kind of fault: a hostile archive can have millions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +29,8 @@ class Limits:
     """What a hostile artifact may cost at most; all in bytes, `entries` in files."""
 
     member: int = 16 << 30
-    total: int = 256 << 30
-    entries: int = 4_000_000
+    total: int = 128 << 30
+    entries: int = 1_000_000
     document: int = 16 << 20
     """JSON documents of an image, METADATA, WHEEL, entry points: all that is read whole."""
     record: int = 256 << 20

@@ -1,4 +1,9 @@
-"""Tells from a reference what kind of artifact it names."""
+"""Tells from a reference what kind of artifact it names.
+
+A path decides by what is there. Images that are no path are named as in skopeo: `docker://REGISTRY/NAME:TAG` for a
+registry, `docker-daemon:NAME` for the local engine, `oci:PATH[:TAG]` and `docker-archive:PATH[:NAME]` for one of
+several images in a layout.
+"""
 
 from __future__ import annotations
 
@@ -6,24 +11,60 @@ import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sm121.artifact.blobfiles import is_tar
 from sm121.artifact.folder import FileArtifact, FolderArtifact
+from sm121.artifact.imagedocs import LINUX_ARM64
+from sm121.artifact.layout import is_layout, open_layout
+from sm121.artifact.member import LIMITS, printable
+from sm121.artifact.reference import parse_digest
 from sm121.artifact.wheel import Wheel
 from sm121.errors import ArtifactError
 
 if TYPE_CHECKING:
-    from sm121.artifact.member import Artifact
+    from sm121.artifact.image import Image
+    from sm121.artifact.imagedocs import Platform
+    from sm121.artifact.member import Artifact, Limits
+
+_LAYOUTS = ("oci:", "oci-archive:", "docker-archive:")
 
 
-def open_artifact(reference: str | Path) -> Artifact:
+def open_artifact(
+    reference: str | Path, *, platform: Platform = LINUX_ARM64, limits: Limits = LIMITS
+) -> Artifact:
     """Open a wheel, a library, a folder or environment, an image archive or layout, or an image reference.
 
-    Raises ArtifactError if it does not exist or cannot be read at all.
+    Raises ArtifactError if it does not exist or cannot be read at all, ImageError if it is an image that cannot
+    be had or has nothing for `platform`.
     """
     path = Path(reference)
     if not path.exists():
-        raise ArtifactError(f"{reference} does not exist.", do="name a wheel, library, folder, or image.")
+        return _named(str(reference), platform, limits)
     if path.is_dir():
-        return FolderArtifact(path)
+        return open_layout(path, platform, limits=limits) if is_layout(path) else FolderArtifact(path)
     if path.suffix == ".whl" or zipfile.is_zipfile(path):
         return Wheel(path)
+    if is_tar(path):
+        return open_layout(path, platform, limits=limits)
     return FileArtifact(path)
+
+
+def _named(text: str, platform: Platform, limits: Limits) -> Artifact:
+    if text.startswith(_LAYOUTS):
+        return _layout(text.partition(":")[2], platform, limits)
+    raise ArtifactError(f"{printable(text)} does not exist.", do="name a wheel, library, folder, or image.")
+
+
+def _layout(text: str, platform: Platform, limits: Limits) -> Image:
+    """`PATH`, `PATH:TAG` or `PATH@sha256:...`; the longest part that exists is the path."""
+    name, at, digest = text.partition("@sha256:")
+    if at and Path(name).exists():
+        try:
+            return open_layout(Path(name), platform, digest=parse_digest(f"sha256:{digest}"), limits=limits)
+        except ValueError as error:
+            raise ArtifactError(f"{printable(text)}: {error}.", do="write oci:PATH@sha256:DIGEST.") from error
+    parts = text.split(":")
+    for count in range(len(parts), 0, -1):
+        path = Path(":".join(parts[:count]))
+        if path.exists():
+            return open_layout(path, platform, tag=":".join(parts[count:]), limits=limits)
+    raise ArtifactError(f"{printable(text)} does not exist.", do="name the folder or archive of the image.")

@@ -13,9 +13,10 @@ import zipfile
 import zlib
 from collections import Counter
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, BinaryIO, Self
 
-from sm121.artifact.member import CHUNK, LIMITS, Mapped, RawReader, buffered, printable
+from sm121.artifact.member import CHUNK, LIMITS, MOST_PROBLEMS, Mapped, RawReader, buffered, printable
 from sm121.errors import ArtifactError
 from sm121.findings import Finding, Verdict
 
@@ -85,7 +86,7 @@ class ZipArchive:
         if len(rows) > limits.entries:
             raise ArtifactError(f"{path.name} lists {len(rows)} entries; at most {limits.entries} are read.")
         self.entries = tuple(self._entry(row) for row in rows)
-        self.problems = list(_problems(self.entries, limits))
+        self.problems = list(islice(_problems(self.entries, limits), MOST_PROBLEMS))
 
     def __enter__(self) -> Self:
         return self
