@@ -195,8 +195,10 @@ class Build:
         plan, step = self.plan, self.plan.step("libraries")
         tree = self.work.tree(f"{plan.project}-{plan.version}-{plan.line}-{plan.target_cpu}")
         parts = [
-            build_tree.Part(name, self._result(name_of_step) / folder, plan.step(name_of_step).key)
-            for name, name_of_step, folder in _TREE
+            build_tree.Part(
+                name, self._result(made_by) / folder, plan.step(made_by).key, writable=name == "source"
+            )
+            for name, made_by, folder in _TREE
         ]
         if build_tree.lay_out(tree, parts):
             # All files carry one time, so ninja would not see that they changed; the compiler cache will.

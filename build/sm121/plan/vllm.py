@@ -36,7 +36,7 @@ def plan_vllm(request: Request, pins: Pins, host: Host, patches: tuple[tuple[str
     """
     line = pins.line(request.line)
     release = pins.vllm(request.vllm or "")
-    arch_list = request.arch_list or line.vllm_arch_list
+    arch_list = line.vllm_arch_list if request.arch_list is None else request.arch_list
     parts = components(release.version, request.cpu)
     findings = judge_arch_list("vllm", release.version, line.compiler, arch_list, GB10)
     problems = [f.message for f in findings if f.verdict is Verdict.FAIL]

@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+from sm121.compile.tree import Part, lay_out
+
+
+def folder(path: Path, **files: str) -> Path:
+    path.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (path / name).write_text(text)
+    return path
+
+
+def test_parts_are_laid_out_once(tmp_path: Path) -> None:
+    parts = [
+        Part("source", folder(tmp_path / "a", x="1"), "k1", writable=True),
+        Part("cuda", folder(tmp_path / "b", y="2"), "k2"),
+    ]
+    tree = tmp_path / "tree"
+    assert lay_out(tree, parts)
+    assert (tree / "source" / "x").read_text() == "1"
+    assert not lay_out(tree, parts)
+
+
+def test_a_new_key_replaces_the_part_alone(tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    cuda = Part("cuda", folder(tmp_path / "b", y="2"), "k2")
+    lay_out(tree, [Part("source", folder(tmp_path / "a", x="1"), "k1", writable=True), cuda])
+    (tree / "cuda" / "kept").write_text("")
+    assert lay_out(tree, [Part("source", folder(tmp_path / "c", z="3"), "k3", writable=True), cuda])
+    assert sorted(path.name for path in (tree / "source").iterdir()) == ["z"]
+    assert (tree / "cuda" / "kept").exists()
+
+
+def test_writing_into_the_source_leaves_the_step_alone(tmp_path: Path) -> None:
+    origin = folder(tmp_path / "a", x="1")
+    lay_out(tmp_path / "tree", [Part("source", origin, "k1", writable=True)])
+    (tmp_path / "tree" / "source" / "x").write_text("changed")
+    assert (origin / "x").read_text() == "1"
+
+
+def test_an_interrupted_part_is_laid_out_again(tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    part = Part("source", folder(tmp_path / "a", x="1"), "k1", writable=True)
+    lay_out(tree, [part])
+    (tree / "parts.json").write_text("{}")  # as after a kill between removing and recording
+    (tree / "source" / "x").write_text("half")
+    assert lay_out(tree, [part])
+    assert (tree / "source" / "x").read_text() == "1"
