@@ -1,0 +1,132 @@
+"""Are all symbols that a library leaves undefined defined by somebody?"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sm121.findings import Finding, Verdict
+from sm121.inspector.words import joined, listed, plural, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+    from sm121.inspector.rules import Libraries, Runtime
+    from sm121.values import CudaVersion
+
+_MISSING_BODY = "https://github.com/vllm-project/vllm/issues/28589"
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What one library asks of others.
+
+    `undefined` are its undefined symbols, `versioned` those of them that a symbol version binds to a library.
+    """
+
+    library: str
+    undefined: frozenset[str]
+    needed: tuple[str, ...]
+    versioned: frozenset[str] = frozenset()
+
+
+def read_nm(line: str) -> str | None:
+    """The symbol of a line of `nm -D` that names an undefined one, without its version."""
+    match = re.fullmatch(r"\s*[UwWvV]\s+(\S+?)(?:@.*)?\s*", line)
+    return match[1] if match else None
+
+
+def judge_symbols(needs: Needs, siblings: Collection[str], libraries: Libraries) -> Iterator[Finding]:
+    """Undefined symbols that neither a sibling nor a known provider defines; `siblings` are what siblings define.
+
+    A plain C name that no rule knows is left to the C library and its like, unless nothing of that kind is needed.
+    """
+    missing, unasked = [], []
+    for symbol in sorted(needs.undefined - needs.versioned):
+        if symbol in siblings or libraries.provider(symbol, needs.needed):
+            continue
+        owner = libraries.belongs_to(symbol)
+        if owner is not None and owner.needs:
+            unasked.append((symbol, owner.name))
+        elif symbol.startswith("_Z"):
+            missing.append(symbol)
+    for symbol in missing:
+        yield Finding(
+            "symbols.undefined", needs.library, Verdict.FAIL,
+            f"asks for {shown(symbol, 300)}, which nothing here defines: a source file was left out of the build",
+            "a definition in a library of the same set",
+            "Look for the feature whose macro is on without its sources.", _MISSING_BODY,
+        )  # fmt: skip
+    for owner_name in sorted({name for _, name in unasked}):
+        symbols = [symbol for symbol, name in unasked if name == owner_name]
+        yield Finding(
+            "symbols.unasked", needs.library, Verdict.INFO,
+            f"asks for {plural(len(symbols), 'symbol')} of {owner_name} without naming a library of it "
+            f"({listed(symbols, 2)}): {owner_name} must be loaded before it",
+        )  # fmt: skip
+    if not missing:
+        count = len(needs.undefined)
+        yield Finding(
+            "symbols.undefined", needs.library, Verdict.PASS, f"all {count} undefined symbols have a home"
+        )
+
+
+def judge_runtime(needs: Needs, runtime: Runtime, line: CudaVersion | None) -> Iterator[Finding]:
+    """Does the CUDA runtime of `line` (or, if None, any of that major) export what is asked of it?"""
+    asked = {symbol for symbol in needs.undefined if re.match(r"(__)?cuda[A-Z]", symbol)}
+    unknown = sorted(symbol for symbol in asked if symbol not in runtime.symbols)
+    newest = max(runtime.read).release
+    for symbol in unknown:
+        beyond = line is not None and line.release > newest
+        yield Finding(
+            "line.runtime", needs.library, Verdict.UNKNOWN if beyond else Verdict.FAIL,
+            f"asks for {shown(symbol)}, which no CUDA {runtime.major} runtime up to {newest} exports",
+            f"symbols of libcudart.so.{runtime.major}",
+        )  # fmt: skip
+    release = max((runtime.symbols[symbol] for symbol in asked if symbol in runtime.symbols), default=None)
+    if release is None:
+        return
+    late = sorted(symbol for symbol in asked if runtime.symbols.get(symbol) == release)
+    if line is not None and line.release < release:
+        yield Finding(
+            "line.runtime", needs.library, Verdict.FAIL,
+            f"asks for {listed(late, 3)}, which the CUDA runtime exports from {release} on",
+            f"only what {line} exports", "Build with that line's own headers and runtime.",
+        )  # fmt: skip
+    elif not unknown:
+        oldest = min(runtime.read).release
+        what = f"a CUDA {runtime.major} runtime" + (f" of {release} or later" if release > oldest else "")
+        yield Finding(
+            "line.runtime", needs.library, Verdict.PASS, f"its {plural(len(asked), 'runtime symbol')} need {what}"
+        )
+
+
+def explain_loader(
+    log: str, libraries: Libraries, *, gpu: bool, built: str = "", found: str = ""
+) -> list[Finding]:
+    """What the dynamic loader's complaints in `log` mean.
+
+    `gpu` says whether the machine has a GPU and its driver; `built` and `found` are the versions of torch that the
+    library was built with and that is installed.
+    """
+    findings = []
+    for name in re.findall(r"(\S+): cannot open shared object file", log):
+        driver = name in libraries.driver_only
+        if driver and not gpu:
+            got = f"{name} belongs to the driver, which a machine without a GPU does not have"
+            findings.append(Finding("loader.library", name, Verdict.INFO, got))
+            continue
+        advice = (
+            "Install the driver." if driver else "Install the package that brings it, of the same CUDA major."
+        )
+        got, wanted = f"{shown(name)} is missing", "a library that can be loaded"
+        findings.append(Finding("loader.library", shown(name), Verdict.FAIL, got, wanted, advice))
+    versions = joined([text for text in (built and f"built with {built}", found and f"found {found}") if text])
+    for symbol in re.findall(r"undefined symbol: (\S+)", log):
+        owner = libraries.belongs_to(symbol)
+        whose = owner.name if owner else "its own package"
+        got = f"{shown(symbol)} of {whose} is missing" + (f" ({versions})" if versions else "")
+        wanted = f"the version of {whose} that the library was built with"
+        findings.append(Finding("loader.symbol", shown(symbol), Verdict.FAIL, got, wanted, "Use one for both."))
+    return findings
