@@ -63,6 +63,11 @@ class Tool:
     version: str
     sha256: Sha256 | None = None
 
+    def to_data(self) -> dict[str, str]:
+        """As the manifest holds it; a digest that is not known is left away."""
+        known = {"sha256": self.sha256.hex} if self.sha256 else {}
+        return {"name": self.name, "version": self.version, **known}
+
 
 @dataclass(frozen=True, slots=True)
 class Host:
@@ -148,8 +153,7 @@ class Manifest:
                 {"name": each.name, "sha256": each.sha256.hex, "state": each.state} for each in self.patches
             ],
             "tools": [
-                {"name": each.name, "version": each.version} | ({"sha256": each.sha256.hex} if each.sha256 else {})
-                for each in sorted(self.tools, key=lambda each: each.name)
+                each.to_data() for each in sorted(self.tools, key=lambda each: each.name)
             ],
             "host": asdict(self.host),
             "commands": [

@@ -26,8 +26,11 @@ _CENTRAL = struct.Struct("<4s6H3L5H2L")
 _END = struct.Struct("<4s4H2LH")
 _END64 = struct.Struct("<4sQ2H2L4Q")
 _LOCATOR64 = struct.Struct("<4sLQL")
-_FULL32 = 0xFFFFFFFF
-_FULL16 = 0xFFFF
+_ELSEWHERE = 0xFFFFFFFF
+"""Stands in a field of 32 bits for: the value is in the zip64 record."""
+_LARGE = 0xFFFFFFFF
+"""Values from here on do not fit a field of 32 bits."""
+_MANY = 0xFFFF
 _UTF8 = 0x800
 _UNIX = 3 << 8
 _PLAIN_VERSION = 20
@@ -70,9 +73,9 @@ class ArchiveWriter:
         offset = self._size
         name = entry.name.encode()
         flags = 0 if entry.name.isascii() else _UTF8
-        large = entry.size >= _FULL32 or entry.stored >= _FULL32
+        large = entry.size >= _LARGE or entry.stored >= _LARGE
         version = _ZIP64_VERSION if large else _PLAIN_VERSION
-        sizes = (_FULL32, _FULL32) if large else (entry.stored, entry.size)
+        sizes = (_ELSEWHERE, _ELSEWHERE) if large else (entry.stored, entry.size)
         extra = struct.pack("<2H2Q", 1, 16, entry.size, entry.stored) if large else b""
         self._write(
             _LOCAL.pack(
@@ -97,10 +100,10 @@ class ArchiveWriter:
         self._directory.append(self._central(entry, name, flags, offset))
 
     def _central(self, entry: Entry, name: bytes, flags: int, offset: int) -> bytes:
-        wide = [value for value in (entry.size, entry.stored, offset) if value >= _FULL32]
+        wide = [value for value in (entry.size, entry.stored, offset) if value >= _LARGE]
         extra = struct.pack(f"<2H{len(wide)}Q", 1, 8 * len(wide), *wide) if wide else b""
         version = _ZIP64_VERSION if wide else _PLAIN_VERSION
-        stored, size, place = (min(value, _FULL32) for value in (entry.stored, entry.size, offset))
+        stored, size, place = (_narrow(value) for value in (entry.stored, entry.size, offset))
         header = _CENTRAL.pack(
             b"PK\1\2", _UNIX | version, version, flags, entry.method, self._time, self._date, entry.crc,
             stored, size, len(name), len(extra), 0, 0, 0, entry.mode << 16, place,
@@ -114,7 +117,7 @@ class ArchiveWriter:
             self._write(record)
         length = self._size - offset
         count = len(self._directory)
-        if offset >= _FULL32 or length >= _FULL32 or count >= _FULL16:
+        if offset >= _LARGE or length >= _LARGE or count >= _MANY:
             end = self._size
             self._write(
                 _END64.pack(
@@ -123,11 +126,15 @@ class ArchiveWriter:
                 )
             )  # fmt: skip
             self._write(_LOCATOR64.pack(b"PK\6\7", 0, end, 1))
-        short = min(count, _FULL16)
-        self._write(_END.pack(b"PK\5\6", 0, 0, short, short, min(length, _FULL32), min(offset, _FULL32), 0))
+        short = min(count, _MANY)
+        self._write(_END.pack(b"PK\5\6", 0, 0, short, short, _narrow(length), _narrow(offset), 0))
         return self._size, Sha256(self._digest.hexdigest())
 
     def _write(self, data: bytes) -> None:
         self._file.write(data)
         self._digest.update(data)
         self._size += len(data)
+
+
+def _narrow(value: int) -> int:
+    return value if value < _LARGE else _ELSEWHERE

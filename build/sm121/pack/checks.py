@@ -7,21 +7,26 @@ from __future__ import annotations
 
 import re
 import tomllib
+import zipfile
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from importlib import resources
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from packaging.tags import cpython_tags
+from packaging.metadata import parse_email
+from packaging.tags import compatible_tags, cpython_tags
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
 from sm121.findings import Finding, Verdict
 from sm121.pack.platform_tag import libraries_elsewhere
 from sm121.progress import size as shown_size
+from sm121.sources.members import damage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from pathlib import Path
 
 _NAMES = "https://packaging.python.org/en/latest/specifications/binary-distribution-format/"
 _ABI3 = "https://peps.python.org/pep-0803/"
@@ -32,8 +37,44 @@ _MANYLINUX_TAG = re.compile(r"manylinux_(\d+)_(\d+)_\w+")
 _BRINGERS = re.compile(r"nvidia-.*|torch|cuda-.*")
 
 
+def judge_wheel(path: Path, *, channel: str = "private", place: Place | None = None) -> list[Finding]:
+    """All checks of this module on a wheel; PackError or UnpackError when it cannot be read."""
+    with damage(path.name), zipfile.ZipFile(path) as archive:
+        members = archive.namelist()
+        folders = sorted({top for name in members if (top := name.split("/")[0]).endswith(".dist-info")})
+        if len(folders) != 1:
+            return [
+                Finding(
+                    "wheel.names",
+                    path.name,
+                    Verdict.FAIL,
+                    f"{len(folders)} dist-info folders",
+                    "one",
+                    source=_NAMES,
+                )
+            ]
+        missing = [name for name in ("METADATA", "WHEEL", "RECORD") if f"{folders[0]}/{name}" not in members]
+        if missing:
+            got = f"no {' and no '.join(missing)}"
+            return [
+                Finding("wheel.names", path.name, Verdict.FAIL, got, "METADATA, WHEEL, RECORD", source=_NAMES)
+            ]
+        metadata, _ = parse_email(archive.read(f"{folders[0]}/METADATA"))
+        tags = [
+            line.partition(":")[2].strip()
+            for line in archive.read(f"{folders[0]}/WHEEL").decode("utf-8", "replace").splitlines()
+            if line.startswith("Tag:")
+        ]
+    return [
+        *judge_names(path.name, folders[0], metadata.get("version", ""), tags),
+        *judge_grafts(metadata.get("name", ""), members),
+        judge_size(path.stat().st_size, channel),
+        *(judge_install(path.name, place) if place else []),
+    ]
+
+
 def judge_names(filename: str, dist_info: str, metadata_version: str, wheel_tags: Sequence[str]) -> list[Finding]:
-    """Compare the file's name with dist-info folder, METADATA version and WHEEL tags; installers believe the name."""
+    """Compare the name, which installers believe, with dist-info folder, METADATA version and WHEEL tags."""
     check, advice = "wheel.names", "Build the wheel under this version; a file that was renamed is not one."
     try:
         name, version, _, tags = parse_wheel_filename(filename)
@@ -94,7 +135,8 @@ def judge_grafts(project: str, members: Iterable[str]) -> list[Finding]:
         if match and any(fnmatchcase(match[1], stem) for stem in stems):
             findings.append(
                 Finding(
-                    check, member, Verdict.FAIL, f"{match[1]} lies in the wheel", "it comes from torch or the driver",
+                    check, member, Verdict.FAIL, f"{match[1]} lies in the wheel",
+                    "it comes from torch, CUDA's packages or the driver",
                     "Build without repairing the wheel, or exclude the library from the repair.", _GRAFTED,
                 )
             )  # fmt: skip
@@ -125,9 +167,26 @@ def judge_size(size: int, channel: str, limit: int | None = None) -> Finding:
     return Finding(check, channel, Verdict.PASS, f"{size} bytes", f"size below the limit of {limit} bytes")
 
 
-def judge_install(filename: str, python: str, glibc: str, machine: str) -> list[Finding]:
-    """Say whether pip would take the file on a machine: Python `3.12` or `3.13t`, glibc `2.39`, CPU `aarch64`."""
-    check, where = "wheel.install", f"Python {python}, glibc {glibc}, {machine}"
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a wheel is to be installed: Python `3.12` or `3.13t`, glibc `2.39`, CPU `aarch64`."""
+
+    python: str
+    glibc: str
+    machine: str
+
+    def __str__(self) -> str:
+        return f"Python {self.python}, glibc {self.glibc}, {self.machine}"
+
+
+SPARK = Place("3.12", "2.39", "aarch64")
+"""DGX OS 7, which is Ubuntu 24.04 (https://docs.nvidia.com/dgx/dgx-os-7-user-guide/, read 2026-11-29)."""
+
+
+def judge_install(filename: str, place: Place) -> list[Finding]:
+    """Say whether pip would take the file there."""
+    check, where = "wheel.install", str(place)
+    python, glibc, machine = place.python, place.glibc, place.machine
     version = re.fullmatch(r"3\.(\d+)(t?)", python)
     library = re.fullmatch(r"2\.(\d+)", glibc)
     try:
@@ -139,7 +198,10 @@ def judge_install(filename: str, python: str, glibc: str, machine: str) -> list[
     minor, threads = int(version[1]), version[2]
     platforms = [f"manylinux_2_{number}_{machine}" for number in range(int(library[1]), 4, -1)]
     platforms += [f"linux_{machine}", "any"]
-    interpreters = list(cpython_tags((3, minor), [f"cp3{minor}{threads}"], platforms))
+    interpreters = [
+        *cpython_tags((3, minor), [f"cp3{minor}{threads}"], platforms),
+        *compatible_tags((3, minor), f"cp3{minor}", platforms),
+    ]
     if not tags.isdisjoint(interpreters):
         return [Finding(check, filename, Verdict.PASS, f"installs on {where}")]
     findings = []
@@ -165,7 +227,7 @@ def _wrong_platform(check: str, filename: str, found: list[str], glibc: str, mac
     ]
     if floors:
         return Finding(
-            check, filename, Verdict.FAIL, f"{', '.join(found)} asks for glibc {floors[0]}, the machine has {glibc}",
+            check, filename, Verdict.FAIL, f"{', '.join(found)} asks for glibc {floors[0]}, found {glibc}",
             f"glibc {floors[0]} or later", "Use a newer system, or build on an older one.", _MANYLINUX,
         )  # fmt: skip
     return Finding(

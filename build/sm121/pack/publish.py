@@ -17,12 +17,15 @@ from typing import TYPE_CHECKING, Protocol
 
 from sm121.errors import PackError, StorageError, VerdictFail, VerdictUnknown
 from sm121.findings import Verdict
+from sm121.pack.checks import judge_wheel
 from sm121.pack.storage import completed_file, pieces, sync_folder
 from sm121.sources.disk import writing
 from sm121.values import Sha256
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from sm121.pack.checks import Place
 
 BY_DIGEST = "by-digest"
 
@@ -77,14 +80,26 @@ def publish(
     *,
     documents: Mapping[str, bytes] | None = None,
     replace: bool = False,
+    channel: str = "private",
+    place: Place | None = None,
 ) -> Published:
     """Publish `wheel` with its manifest and further `documents` (suffix such as `.report.json` to content).
 
-    Raises VerdictFail or VerdictUnknown if the inspection did not pass, PackError if the record describes other
-    bytes, or if `dist` holds a different wheel of this name and `replace` is not given. A wheel that is there
-    with the same bytes is left as it is, with the manifest it was published with.
+    `channel` is where it will be handed out, `place` a machine that must be able to install it. A wheel that is
+    there with the same bytes is left as it is, with the manifest it was published with.
+
+    Raises VerdictFail or VerdictUnknown if the inspection did not pass; PackError if the wheel contradicts its
+    name, if the record describes other bytes, or if `dist` holds another wheel of this name and `replace` is not
+    given.
     """
     _check_verdict(wheel.name, record.verdict)
+    faults = [
+        each.message
+        for each in judge_wheel(wheel, channel=channel, place=place)
+        if each.verdict in {Verdict.FAIL, Verdict.UNKNOWN}
+    ]
+    if faults:
+        raise PackError(faults, do="build the wheel again under the name that it shall have.")
     digest = Sha256.of_file(wheel)
     described = record.output(wheel.name)
     if described is None or described.sha256 != digest:

@@ -20,12 +20,15 @@ from typing import IO, TYPE_CHECKING
 from packaging.utils import canonicalize_name
 
 from sm121.errors import PackError
+from sm121.findings import Verdict
 from sm121.pack.archive import DEFLATED, ArchiveWriter, Entry
+from sm121.pack.checks import judge_grafts
 from sm121.pack.ledger import LEDGER_NAME, Library, MadeWith, Origin, ledger_text
-from sm121.pack.metadata import record_text, stamped_metadata, stamped_version_module, wheel_text
+from sm121.pack.metadata import record_text, stamped_metadata, wheel_text
 from sm121.pack.official import PLAIN, Content, OfficialWheel
 from sm121.pack.platform_tag import PlatformTag, elf_machine
 from sm121.pack.storage import completed_file, pieces
+from sm121.pack.version_module import stamped_version_module
 from sm121.sources.disk import writing
 from sm121.values import Sha256
 
@@ -178,6 +181,11 @@ def _check(
         f"{name} was to be added, but a wheel's own records are written here."
         for name in sorted(added)
         if ".dist-info/" in name
+    ]
+    problems += [
+        each.message
+        for each in judge_grafts(stamp.project, sorted({*contents, *added} - set(left_out)))
+        if each.verdict is Verdict.FAIL
     ]
     for name, path in sorted(replaced.items()):
         machine = _machine_of(path)
