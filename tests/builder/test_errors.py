@@ -1,0 +1,25 @@
+"""Promises about errors as a whole."""
+
+from __future__ import annotations
+
+from sm121 import errors
+
+
+def kinds() -> list[type[errors.Sm121Error]]:
+    return [
+        kind
+        for kind in vars(errors).values()
+        if isinstance(kind, type) and issubclass(kind, errors.Sm121Error) and kind is not errors.Sm121Error
+    ]
+
+
+def test_every_kind_has_an_exit_code_of_its_own() -> None:
+    codes = [kind.exit_code for kind in kinds()]
+    assert len(codes) == len(set(codes))
+    assert not {0, 1} & set(codes)
+
+
+def test_all_problems_and_the_advice_are_in_the_message() -> None:
+    error = errors.PinsError(["first.", "second."], do="mend both.")
+    assert str(error) == "first.\nsecond.\nWhat to do: mend both."
+    assert errors.PinsError("only one.").problems == ["only one."]
