@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from sm121 import process
 from sm121.compile import tree as build_tree
 from sm121.compile.answers import write_answers
-from sm121.compile.build import Schedule, build, configure, planned_units
+from sm121.compile.build import Cost, Schedule, build, configure, planned_units
 from sm121.errors import CompileError
 from sm121.pack.ledger import MadeWith, Patch
 from sm121.pack.platform_tag import find_platform_tag
@@ -38,6 +38,8 @@ from sm121.toolchain.wheels import Role as PartRole
 from sm121.values import ArchSpec, CudaVersion, Sha256
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from sm121.plan.model import Plan
     from sm121.progress import Progress
     from sm121.toolchain import Provider
@@ -64,6 +66,15 @@ class Context:
     patches: Path
     mirror: Path | None = None
     cuda_home: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A configured build tree, and how its compilers are run."""
+
+    tree: Path
+    env: Mapping[str, str]
+    schedule: Schedule
 
 
 class Build:
@@ -191,9 +202,10 @@ class Build:
             shutil.move(into / name / name, python / name)
             shutil.rmtree(into / name)
 
-    def _libraries(self, into: Path) -> None:
+    def prepare(self) -> Prepared:
+        """Lay out the build tree and configure it; what is in place already is kept."""
         plan, step = self.plan, self.plan.step("libraries")
-        tree = self.work.tree(f"{plan.project}-{plan.version}-{plan.line}-{plan.target_cpu}")
+        tree = self.work.tree(f"{plan.project}-{plan.version}-{plan.line}-{plan.target_cpu}").resolve()
         parts = [
             build_tree.Part(
                 name, self._result(made_by) / folder, plan.step(made_by).key, writable=name == "source"
@@ -205,42 +217,49 @@ class Build:
             shutil.rmtree(tree / "obj", ignore_errors=True)
         (tree / "obj").mkdir(exist_ok=True)
         self._write_helpers(tree)
-        schedule = self._schedule()
-        values = {"tree": str(tree.resolve()), "system": process.SYSTEM_PATH, "python": _python()}
+        values = {"tree": str(tree), "system": process.SYSTEM_PATH, "python": _python()}
         values["launcher"] = ";".join(self._launcher(tree, values["python"]))
-        argv = [word.format(**values) for word in step.argv]
         env = process.environment({name: value.format(**values) for name, value in step.env.items()})
+        prepared = Prepared(tree, {**env, **self._cache_environment()}, self._schedule())
         configured = tree / "obj" / "configured.json"
         if not configured.exists() or configured.read_text() != step.key:
             configured.unlink(missing_ok=True)
             log = self.work.log("configure")
             self.progress.say(f"  configuring, log: {log}")
-            lines = configure(tree, argv, env, log, schedule)
+            argv = [word.format(**values) for word in step.argv]
+            lines = configure(tree, argv, env, log, prepared.schedule)
             (tree / "obj" / "status.json").write_text(json.dumps(lines, indent=1) + "\n")
             configured.write_text(step.key)
+        return prepared
+
+    def make(self, prepared: Prepared, targets: Sequence[str]) -> list[Cost]:
+        """Run ninja for `targets` (extensions, or objects of one) and return what each command cost."""
         log = self.work.log("compile")
-        self.progress.say(f"  compiling with {plan.jobs} jobs, log: {log}")
-        targets = [*step.inputs["targets"]]
-        costs_found = build(
-            tree, [str(tree / "tools" / "bin" / "ninja"), "-j", str(plan.jobs), *targets],
-            {**env, **self._cache_environment(tree)}, log, schedule=schedule, progress=self.progress,
+        self.progress.say(f"  compiling with {self.plan.jobs} jobs, log: {log}")
+        ninja = str(prepared.tree / "tools" / "bin" / "ninja")
+        return build(
+            prepared.tree, [ninja, "-j", str(self.plan.jobs), *targets], prepared.env, log,
+            schedule=prepared.schedule, progress=self.progress,
         )  # fmt: skip
+
+    def _libraries(self, into: Path) -> None:
+        targets = [*self.plan.step("libraries").inputs["targets"]]
+        prepared = self.prepare()
+        made = self.make(prepared, targets)
         for name in targets:
-            shutil.copy2(tree / "obj" / f"{name}.abi3.so", into / f"{name}.abi3.so")
-        wanted = {f"{name}/" for name in targets}
+            shutil.copy2(prepared.tree / "obj" / f"{name}.abi3.so", into / f"{name}.abi3.so")
+        status = json.loads((prepared.tree / "obj" / "status.json").read_text())
         trace = {
-            "requested": plan.arch_list,
-            "configured": [
-                line for line in json.loads((tree / "obj" / "status.json").read_text()) if "architectures" in line
-            ],
+            "requested": self.plan.arch_list,
+            "configured": [line for line in status if "architectures" in line],
             "units": {
                 unit.name: list(unit.gencodes)
-                for unit in planned_units(tree)
-                if any(unit.name.startswith(prefix) for prefix in wanted)
+                for unit in planned_units(prepared.tree)
+                if unit.name.split("/")[0] in targets
             },
         }
         (into / "trace.json").write_text(json.dumps(trace, indent=1) + "\n")
-        (into / "costs.json").write_text(json.dumps([asdict(cost) for cost in costs_found], indent=1) + "\n")
+        (into / "costs.json").write_text(json.dumps([asdict(cost) for cost in made], indent=1) + "\n")
 
     def _wheel(self, into: Path) -> None:
         plan, libraries = self.plan, self._result("libraries")
@@ -271,7 +290,7 @@ class Build:
         for name in ("hook.cmake", "launcher.py"):
             (tree / name).write_text(compile_files.joinpath(name).read_text(encoding="utf-8"))
         shutil.rmtree(tree / "answers", ignore_errors=True)
-        write_answers(tree.resolve() / "torch" / "torch", tree / "answers")
+        write_answers(tree / "torch" / "torch", tree / "answers")
         headers = Path(sysconfig.get_path("include"))
         if not (headers / "Python.h").exists():
             raise CompileError(
@@ -281,13 +300,13 @@ class Build:
         (tree / "python").symlink_to(headers)
 
     def _launcher(self, tree: Path, python: str) -> list[str]:
-        measured = [python, "-I", "-S", str(tree.resolve() / "launcher.py")]
+        measured = [python, "-I", "-S", str(tree / "launcher.py")]
         if self.plan.cache == "none":
             return measured
         program = "ccache" if self.plan.cache == "ccache" else "sccache"
-        return [*measured, str(tree.resolve() / "tools" / "bin" / program)]
+        return [*measured, str(tree / "tools" / "bin" / program)]
 
-    def _cache_environment(self, tree: Path) -> dict[str, str]:
+    def _cache_environment(self) -> dict[str, str]:
         # Every program of the toolkit decides about the result, not nvcc alone: the step's key stands for them.
         compiler = f"{self.plan.step('toolkit').key} {self.plan.host.compiler}"
         folder = self.work.cache / self.plan.cache.partition(":")[0]
@@ -330,7 +349,7 @@ def _only_torch(folder: str, names: list[str]) -> set[str]:
 
 
 def _link(source: str, target: str) -> None:
-    os.symlink(source, target)
+    Path(target).symlink_to(source)
 
 
 def _python() -> str:
