@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
+_NAME, _MAIL = "sm121", "sm121@localhost"
 _OFFSET = re.compile(r"^Hunk #\d+ succeeded at \d+ \(offset -?\d+ lines?\)", re.MULTILINE)
 _ESCAPE = re.compile(rb"\\([0-7]{3}|.)")
 _ESCAPED = {b"a": b"\a", b"b": b"\b", b"t": b"\t", b"n": b"\n", b"v": b"\v", b"f": b"\f", b"r": b"\r"}
@@ -96,6 +97,22 @@ def settings(folder: Path) -> Mapping[str, str]:
 def program() -> str:
     """Where git is; its bare name if nowhere, and starting that says what to do."""
     return process.find("git") or "git"
+
+
+def run(
+    folder: Path, *words: str | Path, env: Mapping[str, str] | None = None, check: bool = True
+) -> process.Completed:
+    """Run git in `folder`, a repository of our own, and return what it printed.
+
+    Raises ProgramError if it fails (with `check`).
+    """
+    own = {
+        "GIT_AUTHOR_NAME": _NAME, "GIT_AUTHOR_EMAIL": _MAIL, "GIT_COMMITTER_NAME": _NAME,
+        "GIT_COMMITTER_EMAIL": _MAIL, "GIT_EDITOR": "true",
+    }  # fmt: skip
+    return process.run(
+        [program(), *words], cwd=folder, env={**settings(folder), **own, **(env or {})}, check=check
+    )
 
 
 def apply(folder: Path, patch: Path, *options: str) -> Applied:

@@ -188,6 +188,19 @@ def planned_patches(
     return tuple((patch.name, patch.sha256.hex) for patch in load_patches(root, project, version, extra))
 
 
+def named_paths(patches: Iterable[Patch]) -> frozenset[str]:
+    """All paths that these patches name; a patch that git cannot read names none."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "patch"
+        found = set[str]()
+        for patch in patches:
+            file.write_bytes(patch.data)
+            stat = git.stat(Path(folder), file)
+            if isinstance(stat, git.Stat):
+                found.update(stat.paths)
+        return frozenset(found)
+
+
 def judge(patches: Iterable[Patch], tree: Path) -> list[Judged]:
     """Judge all patches in their order; `tree` is only read."""
     with _bench(tree) as bench:

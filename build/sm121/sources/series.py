@@ -106,11 +106,6 @@ class Patch:
                 Upstream.parse(text)
             except ValueError as error:
                 yield f"{self.name}: Upstream {error}."
-        if self.value("Applies-to"):
-            try:
-                versions_of(self.value("Applies-to"))
-            except ValueError as error:
-                yield f"{self.name}: Applies-to {error}."
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +180,7 @@ def chosen(series: list[Series], extra: frozenset[str] = frozenset()) -> list[Pa
 
 
 def load_patches(root: Path, project: str, version: str, extra: Iterable[str] = ()) -> list[Patch]:
-    """The patches that a build of `version` applies: those of every covering series that are not off, and `extra`.
+    """The patches that a build of `version` applies: of every covering series those not off, and `extra`.
 
     Raises PatchError as `load_series` and `chosen` do.
     """
@@ -235,6 +230,9 @@ def _patches(folder: Path, faults: list[str]) -> Iterator[Patch]:
             continue
         patch = Patch.parse(name, data, optional="optional" in marks, off="off" in marks)
         faults += [f"{folder}: {fault}" for fault in patch.faults()]
+        applies_to = patch.value("Applies-to")
+        if applies_to and applies_to != folder.name:
+            faults.append(f"{folder}: {name} says Applies-to: {applies_to}, and lies in {folder.name}.")
         yield patch
     names = {name for name, _ in listed}
     faults += [
