@@ -10,6 +10,7 @@ from __future__ import annotations
 import configparser
 import io
 import os
+import re
 import sys
 import tempfile
 import zipfile
@@ -206,6 +207,11 @@ def public(url: str) -> str:
     parts = urlsplit(url)
     host = parts.hostname or ""
     return urlunsplit((parts.scheme, host + (f":{parts.port}" if parts.port else ""), parts.path, "", ""))
+
+
+def public_text(text: str) -> str:
+    """A text with the user names and passwords taken out of its addresses."""
+    return re.sub(r"(https?://)[^/@\s]+@", r"\1", text)
 
 
 class _Ranges(io.RawIOBase):

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 _NVCC = "nvidia-cuda-nvcc"
 _ONE_COMPILER = frozenset({_NVCC, "nvidia-nvvm", "nvidia-cuda-crt"})
-_HEADERS = frozenset({"nvidia-cuda-runtime"})
-_NEAR = frozenset({"nvidia-cuda-cccl", "nvidia-cuda-nvrtc", "nvidia-nvjitlink", "nvidia-nvptxcompiler"})
+_RUNTIME = "nvidia-cuda-runtime"
+_NEAR = frozenset({"nvidia-cuda-cccl", "nvidia-cuda-nvrtc", "nvidia-nvptxcompiler"})
 _FLOATING = "https://github.com/flashinfer-ai/flashinfer/issues/3493"
 
 
@@ -79,12 +79,12 @@ def _judge(parts: list[_Part], suffix: str) -> list[Finding]:
                 f"{len(parts)} parts, all of release {max(common, key=Version)}", "one release",
             )
         ]  # fmt: skip
-    compiler = [part for part in parts if part.name == _NVCC + suffix]
-    reference = (
-        compiler[0] if compiler else max(parts, key=lambda part: sum(part.agrees(other) for other in parts))
-    )
-    strays = [part for part in parts if part is not reference and not part.agrees(reference)]
-    return [_stray(part, reference, suffix) for part in sorted(strays, key=lambda part: part.name)] or [
+    findings = [
+        _stray(part, reference, suffix)
+        for part in sorted(parts, key=lambda part: part.name)
+        if (reference := _contradicted(part, parts, suffix))
+    ]
+    return findings or [
         Finding(
             "pins.toolkit", "CUDA toolkit", Verdict.WARN,
             f"no one release has all of {', '.join(str(part) for part in parts)}", "one release",
@@ -92,12 +92,27 @@ def _judge(parts: list[_Part], suffix: str) -> list[Finding]:
     ]  # fmt: skip
 
 
+def _contradicted(part: _Part, parts: list[_Part], suffix: str) -> _Part | None:
+    """What a part is measured by and does not agree with.
+
+    First come the runtime's headers, because torch pins them; a compiler's halves must also agree with nvcc.
+    Without either, the part that most others agree with is the measure.
+    """
+    named = {other.name.removesuffix(suffix) if suffix else other.name: other for other in parts}
+    measures = [named[name] for name in (_RUNTIME, _NVCC) if name in named]
+    if part in measures[1:] or not measures:
+        measures = measures[:1] or [max(parts, key=lambda one: sum(one.agrees(other) for other in parts))]
+    elif (part.name.removesuffix(suffix) if suffix else part.name) not in _ONE_COMPILER:
+        measures = measures[:1]
+    return next((measure for measure in measures if measure is not part and not part.agrees(measure)), None)
+
+
 def _stray(part: _Part, reference: _Part, suffix: str) -> Finding:
     plain = part.name.removesuffix(suffix) if suffix else part.name
-    beside_compiler = reference.name == _NVCC + suffix
-    if plain in _ONE_COMPILER or (plain in _HEADERS and beside_compiler and part.cuda != reference.cuda):
-        verdict = Verdict.FAIL
-    elif plain in _HEADERS | _NEAR:
+    update_only = part.cuda == reference.cuda and reference.name == _RUNTIME + suffix
+    if plain in _ONE_COMPILER | {_RUNTIME}:
+        verdict = Verdict.WARN if update_only else Verdict.FAIL
+    elif plain in _NEAR:
         verdict = Verdict.WARN
     else:
         verdict = Verdict.INFO if part.releases else Verdict.UNKNOWN

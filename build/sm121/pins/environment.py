@@ -19,6 +19,8 @@ from sm121.values import CudaVersion
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+_SHOWN = 10
+
 
 @dataclass(frozen=True, slots=True)
 class Environment:
@@ -47,7 +49,7 @@ class Environment:
         installed: dict[str, str] = {}
         faults = []
         for number, line in enumerate(lines, 1):
-            text = line.split(" #")[0].split(" --hash")[0].rstrip(" \\").strip()
+            text = line.split(" #")[0].split(" --hash")[0].strip().rstrip("\\").strip()
             if not text or text.startswith(("#", "--", "-r", "-c")):
                 continue
             try:
@@ -61,7 +63,8 @@ class Environment:
             elif requirement.url is None:
                 faults.append(f"line {number} names no exact version: {text!r}.")
         if faults:
-            raise UsageError(faults, do="give the output of `pip freeze` or of `uv pip freeze`.")
+            more = [f"And {len(faults) - _SHOWN} more lines."] if len(faults) > _SHOWN else []
+            raise UsageError(faults[:_SHOWN] + more, do="give the output of `pip freeze` or of `uv pip freeze`.")
         return cls(installed, cpu, cuda, from_index)
 
     def version(self, name: str) -> Version | None:
