@@ -55,17 +55,22 @@ def install(wheel: Path, into: Path, *, platform_tag: str = "") -> None:
 
 
 def faults_of_record(folder: Path, made: Assembled) -> Iterator[str]:
-    """What the installed files and the RECORD that pip left disagree about."""
+    """Members that are not installed as the RECORD says that pip left; scripts are pip's own."""
     (found,) = importlib.metadata.distributions(path=[str(folder)])
     assert found.version == made.stamp.version
     recorded = {str(file): file for file in found.files or ()}
-    yield from ({member.path for member in made.members if ".data/" not in member.path}) - recorded.keys()
-    for name, file in recorded.items():
-        if file.hash is None:
+    for member in made.members:
+        if ".data/" in member.path or member.path.endswith("/RECORD"):
             continue
-        digest = hashlib.sha256(Path(file.locate()).read_bytes()).digest()
-        if file.hash.value != base64.urlsafe_b64encode(digest).rstrip(b"=").decode():
-            yield name
+        file = recorded.get(member.path)
+        if file is None or file.hash is None or file.size != member.size:
+            yield f"{member.path} is not recorded"
+            continue
+        digest = hashlib.sha256(Path(file.locate()).read_bytes())
+        if file.hash.value != base64.urlsafe_b64encode(digest.digest()).rstrip(b"=").decode():
+            yield f"{member.path} is not what RECORD says"
+        if digest.hexdigest() != member.sha256.hex:
+            yield f"{member.path} is not what was assembled"
 
 
 @pytest.mark.programs
