@@ -79,7 +79,7 @@ class _Packed:
     data: Callable[[], Iterator[bytes]]
 
 
-def assemble(  # noqa: PLR0917 -- in the order in which a reader would say it
+def assemble(
     official: Path,
     replaced: Mapping[str, Path],
     left_out: Collection[str],
