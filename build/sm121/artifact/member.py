@@ -158,6 +158,9 @@ class Artifact(Protocol):
         stream the layer once more.
         """
 
+    def find(self, path: str) -> Member | None:
+        """The regular file at `path`, through symbolic links inside the artifact; None if there is none."""
+
     def close(self) -> None: ...
     def __enter__(self) -> Self: ...
     def __exit__(self, *exception: object) -> None: ...
