@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 MAGIC = b"!<arch>\n"
 THIN_MAGIC = b"!<thin>\n"
 _HEADER = 60
+_LONGEST_NAME = 4096
 _INDEXES = {"/", "/SYM64/", "__.SYMDEF", "__.SYMDEF SORTED"}
 
 
@@ -61,9 +62,14 @@ def members(archive: Window) -> Iterator[ArchiveMember]:
 def _member(name: str, content: Window, long_names: bytes) -> ArchiveMember:
     if name.startswith("#1/") and name[3:].isdecimal():
         length = int(name[3:])
-        text = content.take(0, length, "archive member name").rstrip(b"\0").decode("utf-8", "replace")
+        text = (
+            content.take(0, length, "archive member name")[:_LONGEST_NAME]
+            .rstrip(b"\0")
+            .decode("utf-8", "replace")
+        )
         return ArchiveMember(text, content.part(length, content.size - length, "archive member"))
     if name.startswith("/") and name[1:].isdecimal():
-        text = long_names[int(name[1:]) :].split(b"\n", 1)[0].decode("utf-8", "replace")
+        start = int(name[1:])
+        text = long_names[start : start + _LONGEST_NAME].split(b"\n", 1)[0].decode("utf-8", "replace")
         return ArchiveMember(text.rstrip("/"), content)
     return ArchiveMember(name.rstrip("/"), content)

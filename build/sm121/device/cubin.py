@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 import struct
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sm121.device.elf import EM_CUDA, SHT_SYMTAB, SYMBOL, ElfFile
 from sm121.device.sass import Code, count
-from sm121.device.window import Window, summary
+from sm121.device.window import Remarks, Window
 from sm121.errors import DamagedError
 from sm121.values import ArchSpec
 
@@ -30,6 +31,7 @@ _REGISTERS = struct.Struct("<II")
 _OLD_ABI, _NEW_ABI = 0x33, 0x41
 _STT_FUNC, _STO_ENTRY = 2, 0x10
 _ATTRIBUTE_REGISTERS, _ATTRIBUTE_ONE_CHIP = 0x2F, 9
+_MOST_KERNELS = 1 << 18  # more than any compiler writes; bounds what a hostile file costs
 _SIZED = 4  # the record format whose value is the length of what follows
 
 
@@ -38,7 +40,8 @@ class Kernel:
     """An entry function.
 
     `size` is its machine code in bytes, `registers` the registers of a thread, `shared` its static shared memory in
-    bytes. `code` counts telling instructions, None if the instruction set of the target is not known here.
+    bytes with what the system reserves of it. `code` counts telling instructions, with those of functions in the
+    same section, which only this kernel calls; None if the opcodes of the target are not known here.
     """
 
     name: str
@@ -46,6 +49,18 @@ class Kernel:
     registers: int | None
     shared: int
     code: Code | None
+    calls_others: bool
+
+    @property
+    def inert(self) -> bool | None:
+        """Whether it writes nothing that outlives it; None if that is not known.
+
+        True for a stub that only prints or traps (`code.calls`, `code.traps`), and for a kernel whose body the
+        compiler found empty, which can be right: CUB has such a kernel, and templates have cases without use.
+        """
+        if self.code is None or (self.calls_others and not self.code.writes):
+            return None
+        return not self.code.writes
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,23 +90,33 @@ class Cubin:
     damage: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """The symbol of an entry function: its number, and the number of its section."""
+
+    symbol: int
+    name: str
+    section: int
+    size: int
+
+
 def read_cubin(data: Buffer) -> Cubin:
     """Read a cubin. DamagedError if it is none, or of a layout that names no target."""
     elf = ElfFile.parse(data)
     arch, known = read_target(elf)
-    damage = list(elf.damage)
+    damage = Remarks(elf.damage)
     toolkit = None
     kernels: tuple[Kernel, ...] = ()
     functions = 0
     try:
         toolkit = _toolkit(elf)
     except DamagedError as error:
-        damage += error.problems
+        damage.add(*error.problems)
     try:
         kernels, functions = _kernels(elf, arch, damage)
     except DamagedError as error:
-        damage += error.problems
-    return Cubin(arch, known, kernels, functions, toolkit, elf.version, summary(damage))
+        damage.add(*error.problems)
+    return Cubin(arch, known, kernels, functions, toolkit, elf.version, damage.all())
 
 
 def read_target(elf: ElfFile) -> tuple[ArchSpec, bool]:
@@ -158,40 +183,52 @@ def _toolkit(elf: ElfFile) -> Toolkit | None:
     return None
 
 
-def _kernels(elf: ElfFile, arch: ArchSpec, damage: list[str]) -> tuple[tuple[Kernel, ...], int]:
-    kernels: list[Kernel] = []
-    functions = 0
+def _kernels(elf: ElfFile, arch: ArchSpec, damage: Remarks) -> tuple[tuple[Kernel, ...], int]:
+    entries, functions = _functions(elf, damage)
     shared = {section.name: section.size for section in elf.sections if section.name.startswith(".nv.shared.")}
     registers = _registers(elf)
-    counted: dict[int, Code | None] = {}
-    for table in elf.of_type(SHT_SYMTAB):
+    code = {
+        where: _code(elf, elf.sections[where], arch, damage) for where in {entry.section for entry in entries}
+    }
+    separate = bool(functions.keys() - code.keys())
+    return tuple(
+        Kernel(
+            name=entry.name, size=entry.size, registers=registers.get(entry.symbol),
+            shared=shared.get(f".nv.shared.{entry.name}", 0), code=(body := code[entry.section]),
+            calls_others=separate and body is not None and body.calls > 0,
+        )
+        for entry in entries
+    ), sum(functions.values())  # fmt: skip
+
+
+def _functions(elf: ElfFile, damage: Remarks) -> tuple[list[_Entry], Counter[int]]:
+    """The entry functions, and how many other functions each section holds."""
+    entries: list[_Entry] = []
+    others: Counter[int] = Counter()
+    for table in elf.of_type(SHT_SYMTAB)[:1]:
         names = elf.strings(elf.linked(table))
         content = elf.content(table)
         rows = content.take(0, content.size // SYMBOL.size * SYMBOL.size, "symbols")
         for index, (name_at, info, other, where, _, size) in enumerate(SYMBOL.iter_unpack(rows)):
             if info & 15 != _STT_FUNC or not where:
                 continue
-            if not other & _STO_ENTRY:
-                functions += 1
-                continue
             name = names.at(name_at)
             if name is None or where >= len(elf.sections):
-                damage.append(f"kernel symbol {index}: its name or its section does not exist.")
-                continue
-            if where not in counted:
-                counted[where] = _code(elf, elf.sections[where], arch, damage)
-            kernels.append(
-                Kernel(name, size, registers.get(index), shared.get(f".nv.shared.{name}", 0), counted[where])
-            )
-    return tuple(kernels), functions
+                damage.add(f"function symbol {index}: its name or its section does not exist.")
+            elif other & _STO_ENTRY:
+                entries.append(_Entry(index, name, where, size))
+                if len(entries) > _MOST_KERNELS:
+                    raise DamagedError(f"symbols: wanted at most {_MOST_KERNELS} kernels, found more.")
+            else:
+                others[where] += 1
+    return entries, others
 
 
-def _code(elf: ElfFile, section: Section, arch: ArchSpec, damage: list[str]) -> Code | None:
-    """Counts over the whole section of a kernel: it also holds the functions that only this kernel calls."""
+def _code(elf: ElfFile, section: Section, arch: ArchSpec, damage: Remarks) -> Code | None:
     try:
         content = elf.content(section)
     except DamagedError as error:
-        damage += error.problems
+        damage.add(*error.problems)
         return None
     return count(content.take(0, content.size, "machine code"), arch)
 
@@ -204,4 +241,6 @@ def _registers(elf: ElfFile) -> dict[int, int]:
             if attribute == _ATTRIBUTE_REGISTERS and value.size == _REGISTERS.size:
                 symbol, registers = value.unpack(_REGISTERS, 0, "register count")
                 found[symbol] = registers
+                if len(found) > _MOST_KERNELS:
+                    raise DamagedError(f".nv.info: wanted at most {_MOST_KERNELS} register counts, found more.")
     return found

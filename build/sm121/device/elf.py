@@ -10,7 +10,7 @@ import struct
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self
 
-from sm121.device.window import Strings, Window, summary
+from sm121.device.window import Remarks, Strings, Window
 from sm121.errors import DamagedError
 
 if TYPE_CHECKING:
@@ -30,7 +30,8 @@ RELA = struct.Struct("<QQq")
 _SEGMENT = struct.Struct("<IIQQQQQQ")
 
 _EXTENDED = 0xFFFF
-_MOST_ROWS = 1 << 18  # more than any compiler writes; bounds what a hostile table costs
+# More than any compiler writes; bounds what a hostile table costs.
+_MOST_SECTIONS, _MOST_SEGMENTS = 1 << 18, 1 << 9
 _MACHINES = {3: "i386", 21: "ppc64", 40: "arm", 62: "x86_64", 183: "aarch64", EM_CUDA: "cuda", 243: "riscv64"}
 _TYPES = {ET_REL: "relocatable", 2: "executable", 3: "shared", 4: "core"}
 
@@ -107,15 +108,15 @@ class ElfFile:
         try:
             sections = _sections(window, header, damage)
         except DamagedError as error:
-            damage += error.problems
+            damage.add(*error.problems)
         try:
             segments = _segments(window, header, damage)
         except DamagedError as error:
-            damage += error.problems
+            damage.add(*error.problems)
         return cls(
             window=window, machine_number=header.machine, type_number=header.type, os_abi=header.ident[7],
             abi_version=header.ident[8], version=header.version, flags=header.flags, sections=sections,
-            segments=segments, damage=summary(damage),
+            segments=segments, damage=damage.all(),
         )  # fmt: skip
 
     @property
@@ -172,7 +173,7 @@ def machine_name(number: int) -> str:
     return _MACHINES.get(number, f"machine {number}")
 
 
-def _header(window: Window) -> tuple[_Header, list[str]]:
+def _header(window: Window) -> tuple[_Header, Remarks]:
     if window.head(4) != MAGIC:
         raise DamagedError(f"not an ELF file: wanted {MAGIC!r} at {window.base:#x}, found {window.head(4)!r}.")
     ident, kind, machine, version, _, phoff, shoff, flags, _, phsize, phnum, shsize, shnum, names = window.unpack(
@@ -183,12 +184,12 @@ def _header(window: Window) -> tuple[_Header, list[str]]:
             f"unsupported ELF file: wanted class 2 (64-bit) and data 1 (little-endian), "
             f"found {ident[4]} and {ident[5]}."
         )
-    damage: list[str] = []
+    damage = Remarks()
     if shoff and (shnum == 0 or _EXTENDED in {names, phnum}):
         try:
             first = window.unpack(SECTION, shoff, "section header 0")
         except DamagedError as error:
-            damage += error.problems
+            damage.add(*error.problems)
             shoff = 0
         else:
             shnum = shnum or first[5]
@@ -200,47 +201,54 @@ def _header(window: Window) -> tuple[_Header, list[str]]:
     ), damage  # fmt: skip
 
 
-def _rows(window: Window, table: tuple[int, int, int], layout: struct.Struct, what: str) -> list[tuple[int, ...]]:
+def _rows(
+    window: Window, table: tuple[int, int, int], layout: struct.Struct, what: str, most: int
+) -> list[tuple[int, ...]]:
     offset, size, count = table
     if not offset or not count:
         return []
     if size != layout.size:
         raise DamagedError(f"{what} table at {offset:#x}: wanted rows of {layout.size} bytes, found {size}.")
-    if count > _MOST_ROWS:
-        raise DamagedError(f"{what} table at {offset:#x}: wanted at most {_MOST_ROWS} rows, found {count}.")
+    if count > most:
+        raise DamagedError(f"{what} table at {offset:#x}: wanted at most {most} rows, found {count}.")
     return list(layout.iter_unpack(window.take(offset, count * size, f"{what} table of {count} rows")))
 
 
-def _sections(window: Window, header: _Header, damage: list[str]) -> tuple[Section, ...]:
-    rows = _rows(window, header.sections, SECTION, "section header")
+def _sections(window: Window, header: _Header, damage: Remarks) -> tuple[Section, ...]:
+    rows = _rows(window, header.sections, SECTION, "section header", _MOST_SECTIONS)
     names = Strings(b"")
     if rows and header.names >= len(rows):
-        damage.append(f"section names: wanted a section below {len(rows)}, found {header.names}.")
+        damage.add(f"section names: wanted a section below {len(rows)}, found {header.names}.")
     elif rows and header.names:
         try:
             names = Strings(window.take(rows[header.names][4], rows[header.names][5], "section names"))
         except DamagedError as error:
-            damage += error.problems
+            damage.add(*error.problems)
     sections = []
+    room = 2 * window.size
     for index, (at, kind, flags, address, offset, size, link, info, _, _) in enumerate(rows):
         name = names.at(at)
         if name is None and header.names and kind != SHT_NULL:
-            damage.append(f"section {index}: its name at {at:#x} lies outside the table of names.")
-        section = Section(index, name or "", kind, flags, address, offset, size, link, info)
-        if kind not in {SHT_NULL, SHT_NOBITS} and not window.holds(offset, size):
-            damage.append(
+            damage.add(f"section {index}: its name at {at:#x} lies outside the table of names.")
+        sections.append(Section(index, name or "", kind, flags, address, offset, size, link, info))
+        if kind in {SHT_NULL, SHT_NOBITS}:
+            continue
+        if not window.holds(offset, size):
+            damage.add(
                 f"section {name or index} is truncated: wanted {size} bytes at {window.base + offset:#x}, "
                 f"but the file ends at {window.base + window.size:#x}."
             )
-        sections.append(section)
+        elif (room := room - size) < 0:
+            raise DamagedError("the sections overlap: together they are more than twice as large as the file.")
     return tuple(sections)
 
 
-def _segments(window: Window, header: _Header, damage: list[str]) -> tuple[Segment, ...]:
+def _segments(window: Window, header: _Header, damage: Remarks) -> tuple[Segment, ...]:
     segments = []
-    for kind, flags, offset, address, _, size, _, _ in _rows(window, header.segments, _SEGMENT, "program header"):
+    rows = _rows(window, header.segments, _SEGMENT, "program header", _MOST_SEGMENTS)
+    for kind, flags, offset, address, _, size, _, _ in rows:
         if kind in {PT_LOAD, PT_DYNAMIC} and not window.holds(offset, size):
-            damage.append(
+            damage.add(
                 f"segment is truncated: wanted {size} bytes at {window.base + offset:#x}, "
                 f"but the file ends at {window.base + window.size:#x}."
             )

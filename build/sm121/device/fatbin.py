@@ -11,7 +11,7 @@ import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from sm121.device.window import summary
+from sm121.device.window import Remarks
 from sm121.errors import DamagedError
 from sm121.values import ArchSpec
 
@@ -137,8 +137,8 @@ class Walk:
 
     def __init__(self) -> None:
         self.containers: list[Container] = []
-        self.damage: list[str] = []
-        self.notices: list[str] = []
+        self.damage = Remarks()
+        self.notices = Remarks()
         self._entries = 0
 
     def region(self, window: Window, *, section: str, member: str = "") -> None:
@@ -152,9 +152,7 @@ class Walk:
             container = self.container(window, offset, section=section, member=member)
             if container is None:
                 end = window.base + window.size
-                self.damage.append(
-                    f"{_place(section, member)}{window.size - offset} bytes up to {end:#x} not read."
-                )
+                self.damage.add(f"{_place(section, member)}{window.size - offset} bytes up to {end:#x} not read.")
                 return
             offset += container.size
 
@@ -164,7 +162,7 @@ class Walk:
             container = read_container(window, offset, section=section, index=len(self.containers), member=member)
             self._count(container)
         except DamagedError as error:
-            self.damage += [_place(section, member) + problem for problem in error.problems]
+            self.damage.add(*(_place(section, member) + problem for problem in error.problems))
             return None
         self.containers.append(container)
         return container
@@ -176,15 +174,15 @@ class Walk:
 
     def result(self, kind: Format, machine: str) -> DeviceCode:
         """Everything collected."""
-        unknown = [
-            f"{_place(container.section, container.member)}entry at {entry.header_offset:#x} for sm {entry.sm} is not "
-            f"understood: {entry.why}."
-            for container in self.containers
-            for entry in container.unknown
-        ]
-        return DeviceCode(
-            kind, machine, tuple(self.containers), summary(self.damage), summary([*self.notices, *unknown])
-        )
+        for container in self.containers:
+            place = _place(container.section, container.member)
+            self.notices.add(
+                *(
+                    f"{place}entry at {entry.header_offset:#x} for sm {entry.sm} is not understood: {entry.why}."
+                    for entry in container.unknown
+                )
+            )
+        return DeviceCode(kind, machine, tuple(self.containers), self.damage.all(), self.notices.all())
 
     def _count(self, container: Container) -> None:
         self._entries += 1 + len(container.images) + len(container.unknown)

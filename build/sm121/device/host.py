@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sm121.device.elf import ET_REL, PT_DYNAMIC, PT_NOTE, SHT_DYNSYM, SHT_NOTE, SHT_SYMTAB, SYMBOL, ElfFile
-from sm121.device.window import Strings, Window, summary
+from sm121.device.window import Remarks, Strings, Window
 from sm121.errors import DamagedError
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class HostLibrary:
 def read_host(buffer: Buffer) -> HostLibrary:
     """Read an ELF file of a host. DamagedError if it is no 64-bit little-endian ELF file."""
     elf = ElfFile.parse(buffer)
-    damage = list(elf.damage)
+    damage = Remarks(elf.damage)
     dynamic = _Dynamic(elf, damage)
     needs = dynamic.version_needs()
     defined, undefined = dynamic.symbols()
@@ -77,14 +77,14 @@ def read_host(buffer: Buffer) -> HostLibrary:
         machine=elf.machine, type=elf.type, soname="".join(dynamic.texts(_DT_SONAME)[:1]),
         needed=dynamic.texts(_DT_NEEDED), rpath=_folders(dynamic.texts(_DT_RPATH)),
         runpath=_folders(dynamic.texts(_DT_RUNPATH)), build_id=_build_id(elf), version_needs=needs, defined=defined,
-        undefined=undefined, comment=_comment(elf), damage=summary(damage),
+        undefined=undefined, comment=_comment(elf), damage=damage.all(),
     )  # fmt: skip
 
 
 class _Dynamic:
     """The dynamic segment's tags, and the tables that they point to. What cannot be read is added to `damage`."""
 
-    def __init__(self, elf: ElfFile, damage: list[str]) -> None:
+    def __init__(self, elf: ElfFile, damage: Remarks) -> None:
         self._elf = elf
         self._damage = damage
         self._tags: list[tuple[int, int]] = []
@@ -95,11 +95,13 @@ class _Dynamic:
                 table = self._at(_DT_STRTAB, self._tag(_DT_STRSZ), "dynamic strings")
                 self._strings = Strings(table.take(0, table.size, "dynamic strings"))
         except DamagedError as error:
-            damage += error.problems
+            damage.add(*error.problems)
 
     def texts(self, tag: int) -> tuple[str, ...]:
         found = [(value, self._strings.at(value)) for kind, value in self._tags if kind == tag]
-        self._damage += [f"dynamic string at {value:#x} does not exist." for value, text in found if text is None]
+        self._damage.add(
+            *(f"dynamic string at {value:#x} does not exist." for value, text in found if text is None)
+        )
         return tuple(text for _, text in found if text is not None)
 
     def version_needs(self) -> dict[str, tuple[str, ...]]:
@@ -108,7 +110,7 @@ class _Dynamic:
             if self._tag(_DT_VERNEED):
                 self._read_version_needs(needs)
         except DamagedError as error:
-            self._damage += error.problems
+            self._damage.add(*error.problems)
         return {library: tuple(sorted(set(versions))) for library, versions in needs.items()}
 
     def symbols(self) -> tuple[frozenset[str], frozenset[str]]:
@@ -126,7 +128,7 @@ class _Dynamic:
                         raise DamagedError(f"symbol name at {name_at:#x} does not exist.")  # noqa: TRY301
                     (defined if where else undefined).add(name)
         except DamagedError as error:
-            self._damage += error.problems
+            self._damage.add(*error.problems)
         return frozenset(defined), frozenset(undefined)
 
     def _read_tags(self) -> Iterator[tuple[int, int]]:
@@ -154,12 +156,14 @@ class _Dynamic:
 
     def _read_version_needs(self, needs: dict[str, list[str]]) -> None:
         table = self._at(_DT_VERNEED, None, "version needs")
-        offset = 0
-        for _ in range(min(self._tag(_DT_VERNEEDNUM), _MOST_ROWS)):
+        offset = rows = 0
+        for _ in range(self._tag(_DT_VERNEEDNUM)):
             _, count, file, first, following = table.unpack(_VERNEED, offset, "version need")
             versions = needs.setdefault(self._name(file), [])
             entry = offset + first
             for _ in range(count):
+                if (rows := rows + 1) > _MOST_ROWS:
+                    raise DamagedError(f"version needs: wanted at most {_MOST_ROWS}, found more.")
                 _, _, _, name, after = table.unpack(_VERNAUX, entry, "needed version")
                 versions.append(self._name(name))
                 if not after:
@@ -178,7 +182,7 @@ class _Dynamic:
     def _symbol_tables(self) -> Iterator[tuple[Window, Strings]]:
         elf = self._elf
         sections = elf.of_type(SHT_SYMTAB if elf.type_number == ET_REL else SHT_DYNSYM)
-        for section in sections:
+        for section in sections[:1]:
             yield elf.content(section), elf.strings(elf.linked(section))
         if not sections and self._tag(_DT_SYMTAB):
             yield self._at(_DT_SYMTAB, self._symbol_count() * SYMBOL.size, "dynamic symbols"), self._strings
@@ -198,9 +202,11 @@ class _Dynamic:
         if last < first:
             return int(first)
         chains = start + buckets * 4
-        while not table.unpack(_WORD, chains + (last - first) * 4, "GNU hash chain")[0] & 1:
+        for _ in range(_MOST_ROWS):
+            if table.unpack(_WORD, chains + (last - first) * 4, "GNU hash chain")[0] & 1:
+                return last + 1
             last += 1
-        return last + 1
+        raise DamagedError(f"GNU hash table: wanted chains of at most {_MOST_ROWS} symbols, found a longer one.")
 
 
 def _folders(texts: tuple[str, ...]) -> tuple[str, ...]:

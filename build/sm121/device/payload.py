@@ -21,7 +21,8 @@ LIMIT = 1 << 30
 def payload(buffer: Buffer, image: DeviceImage, *, limit: int = LIMIT) -> bytes:
     """The image as ptxas, nvlink or cicc wrote it: exactly `image.size` bytes.
 
-    `buffer` is the one that the image was found in. DamagedError if the payload is truncated or does not decompress
+    `buffer` is the one that the image was found in. LTO-IR is scrambled in a way that is not published, so its stored
+    bytes are returned, `image.stored` of them. DamagedError if the payload is truncated or does not decompress
     to the size that its header declares, or if that size is above `limit`; no more than `limit` is ever allocated.
     """
     what = f"payload of {image.target}"
@@ -31,7 +32,7 @@ def payload(buffer: Buffer, image: DeviceImage, *, limit: int = LIMIT) -> bytes:
             do="raise the limit if the file is trusted.",
         )
     raw = Window.over(buffer).take(image.offset, image.stored, what)
-    if not image.compression:
+    if not image.compression or image.kind == "lto":
         return raw
     try:
         data = _zstd(raw, image.size) if image.compression == "zstd" else _lz4(raw, image.size)

@@ -9,17 +9,18 @@ from sm121.device.cubin import read_cubin, read_target
 from sm121.device.elf import EM_CUDA, ET_REL, MAGIC, SHT_NOBITS, ElfFile
 from sm121.device.fatbin import KEPT_PAYLOAD, Container, DeviceCode, DeviceImage, Walk
 from sm121.device.payload import payload
-from sm121.device.window import Window
+from sm121.device.window import Remarks, Window
 from sm121.device.wrappers import SECTION as WRAPPERS
 from sm121.device.wrappers import Wrapper, unnamed_wrappers, wrappers
 from sm121.errors import DamagedError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from sm121.device.window import Buffer
 
 FATBIN_SECTIONS = (".nv_fatbin", "__nv_relfatbin")
+_STUB_LIMIT = 1 << 16
 
 
 def read_device_code(buffer: Buffer) -> DeviceCode:
@@ -55,40 +56,49 @@ def _archive(window: Window, walk: Walk) -> str:
                 elf = ElfFile.parse(member.window)
                 _elf(elf, walk, member.name)
             except DamagedError as error:
-                walk.damage += [f"{member.name}: {problem}" for problem in error.problems]
+                walk.damage.add(*(f"{member.name}: {problem}" for problem in error.problems))
             else:
                 machines.add(elf.machine)
     except DamagedError as error:
-        walk.damage += error.problems
+        walk.damage.add(*error.problems)
     return " ".join(sorted(machines))
 
 
 def _elf(elf: ElfFile, walk: Walk, member: str = "") -> None:
     """Add the containers of one ELF file, and what is wrong with the file around them."""
-    damage = list(elf.damage)
-    notices: list[str] = []
-    first = len(walk.containers)
+    damage, notices = Remarks(elf.damage), Remarks()
     if elf.machine_number == EM_CUDA:
-        walk.add(_bare_cubin(elf, first, member))
+        walk.add(_bare_cubin(elf, len(walk.containers), member))
     else:
-        found, wrong = wrappers(elf)
-        damage += wrong
-        for section in elf.named(*FATBIN_SECTIONS):
-            if section.type == SHT_NOBITS and section.size:
-                damage.append(f"section {section.name} holds nothing: its {section.size} bytes were taken out.")
-            elif elf.window.holds(section.offset, section.size):
-                walk.region(elf.content(section), section=section.name, member=member)
-        containers = walk.containers[first:]
-        if found or containers or elf.type_number == ET_REL:
-            damage += _mismatch(elf, containers, found)
-        else:
-            _by_wrappers(elf, walk, damage, notices)
+        try:
+            _host_elf(elf, walk, damage, notices, member)
+        except DamagedError as error:
+            damage.add(*error.problems)
     prefix = f"{member}: " if member else ""
-    walk.damage += [prefix + sentence for sentence in damage]
-    walk.notices += [prefix + sentence for sentence in notices]
+    walk.damage.add(*(prefix + sentence for sentence in damage.all()))
+    walk.notices.add(*(prefix + sentence for sentence in notices.all()))
 
 
-def _mismatch(elf: ElfFile, containers: Sequence[Container], found: Sequence[Wrapper]) -> list[str]:
+def _host_elf(elf: ElfFile, walk: Walk, damage: Remarks, notices: Remarks, member: str) -> None:
+    first = len(walk.containers)
+    found = wrappers(elf, damage)
+    for section in elf.named(*FATBIN_SECTIONS):
+        if section.type == SHT_NOBITS and section.size:
+            damage.add(f"section {section.name} holds nothing: its {section.size} bytes were taken out.")
+        elif elf.window.holds(section.offset, section.size):
+            walk.region(elf.content(section), section=section.name, member=member)
+    containers = walk.containers[first:]
+    if found or containers or elf.type_number == ET_REL:
+        damage.add(*_mismatch(elf, containers, found))
+    else:
+        _by_wrappers(elf, walk, damage)
+        if len(walk.containers) == first and not elf.named_sections:
+            notices.add(
+                "no section has a name, and no fatbin wrapper was found: device code cannot be ruled out."
+            )
+
+
+def _mismatch(elf: ElfFile, containers: Sequence[Container], found: Sequence[Wrapper]) -> Iterator[str]:
     """Compare the containers with the wrappers that must point to them.
 
     A linker may drop the wrapper of a device-link stub, since nothing refers to it; libcusparse 12.6.3 is such a file.
@@ -96,39 +106,30 @@ def _mismatch(elf: ElfFile, containers: Sequence[Container], found: Sequence[Wra
     starts = {container.offset - elf.window.base: container for container in containers}
     targets = {wrapper.container for wrapper in found}
     followed = bool(found) and None not in targets
-    damage = []
     if len(found) > len(containers) or (len(found) < len(containers) and not followed):
-        damage.append(
+        yield (
             f"{WRAPPERS}: wanted one wrapper for each container, "
             f"found {len(found)} wrappers and {len(containers)} containers."
         )
-    damage += [
-        f"{WRAPPERS}: wrapper at {elf.window.base + wrapper.offset:#x} points to "
-        f"{elf.window.base + wrapper.container:#x}, where no container was read."
-        for wrapper in found
-        if wrapper.container is not None and wrapper.container not in starts
-    ]
-    damage += [
-        f"container at {container.offset:#x} has no wrapper in {WRAPPERS}: the CUDA runtime never sees it."
-        for start, container in starts.items()
-        if followed and start not in targets and not _is_stub(elf, container)
-    ]
-    return damage
-
-
-def _by_wrappers(elf: ElfFile, walk: Walk, damage: list[str], notices: list[str]) -> None:
-    """Read the containers that wrappers in the data segments point to: the sections have no names, or other names."""
-    found = unnamed_wrappers(elf)
     for wrapper in found:
+        if wrapper.container is not None and wrapper.container not in starts:
+            yield (
+                f"{WRAPPERS}: wrapper at {elf.window.base + wrapper.offset:#x} points to "
+                f"{elf.window.base + wrapper.container:#x}, where no container was read."
+            )
+    for start, container in starts.items():
+        if followed and start not in targets and not _is_stub(elf, container):
+            yield f"container at {container.offset:#x} has no wrapper in {WRAPPERS}: the CUDA runtime never sees it."
+
+
+def _by_wrappers(elf: ElfFile, walk: Walk, damage: Remarks) -> None:
+    """Read the containers that wrappers in the data segments point to: the sections have no names, or other names."""
+    for wrapper in unnamed_wrappers(elf):
         if wrapper.container is None:
             at = elf.window.base + wrapper.offset
-            damage.append(
-                f"fatbin wrapper at {at:#x} is in no section {WRAPPERS}, and its pointer leads nowhere."
-            )
+            damage.add(f"fatbin wrapper at {at:#x} is in no section {WRAPPERS}, and its pointer leads nowhere.")
         else:
             walk.container(elf.window, wrapper.container, section="")
-    if not found and not elf.named_sections:
-        notices.append("no section has a name, and no fatbin wrapper was found: device code cannot be ruled out.")
 
 
 def _bare_cubin(elf: ElfFile, index: int, member: str) -> Container:
@@ -147,7 +148,7 @@ def _is_stub(elf: ElfFile, container: Container) -> bool:
         if image.kind != "cubin" or image.stored > KEPT_PAYLOAD:
             return False
         try:
-            if read_cubin(payload(elf.window.buffer, image)).kernels:
+            if read_cubin(payload(elf.window.buffer, image, limit=_STUB_LIMIT)).kernels:
                 return False
         except DamagedError:
             return False

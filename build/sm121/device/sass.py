@@ -34,11 +34,6 @@ class Code:
     writes: int
     calls: int
 
-    @property
-    def inert(self) -> bool:
-        """Writes nothing and calls no function that could: a stub, or an empty kernel."""
-        return not self.writes
-
 
 @dataclass(frozen=True, slots=True)
 class _Table:

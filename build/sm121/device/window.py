@@ -14,7 +14,7 @@ from sm121.errors import DamagedError
 
 if TYPE_CHECKING:
     import struct
-    from collections.abc import Sequence
+    from collections.abc import Iterable
 
 Buffer = bytes | bytearray | mmap | memoryview
 
@@ -86,7 +86,7 @@ class Strings:
 
     def __init__(self, data: bytes) -> None:
         self._data = data
-        self._left = 16 * len(data) + (1 << 16)
+        self._left = 8 * len(data) + (1 << 16)
 
     def at(self, offset: int) -> str | None:
         """The NUL-ended string at `offset`, or None if there is none (or too many were asked for)."""
@@ -99,8 +99,18 @@ class Strings:
         return self._data[offset:end].decode("utf-8", "replace")
 
 
-def summary(sentences: Sequence[str]) -> tuple[str, ...]:
-    """At most a hundred sentences and how many more there were: a hostile file can earn millions."""
-    if len(sentences) <= _MOST_SENTENCES:
-        return tuple(sentences)
-    return (*sentences[:_MOST_SENTENCES], f"and {len(sentences) - _MOST_SENTENCES} more of this kind.")
+class Remarks:
+    """Sentences about a file, at most a hundred of them, and how many more there were: a hostile file earns millions."""
+
+    def __init__(self, sentences: Iterable[str] = ()) -> None:
+        self._sentences: list[str] = []
+        self._more = 0
+        self.add(*sentences)
+
+    def add(self, *sentences: str) -> None:
+        room = _MOST_SENTENCES - len(self._sentences)
+        self._sentences += sentences[:room]
+        self._more += len(sentences[room:])
+
+    def all(self) -> tuple[str, ...]:
+        return (*self._sentences, *([f"and {self._more} more of the same kind."] if self._more else []))

@@ -14,10 +14,10 @@ from sm121.device.elf import ET_REL, PF_WRITE, PT_DYNAMIC, PT_LOAD, RELA, SHT_RE
 from sm121.errors import DamagedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from sm121.device.elf import Section
-    from sm121.device.window import Window
+    from sm121.device.window import Remarks, Window
 
 SECTION = ".nvFatBinSegment"
 MAGIC = 0x466243B1
@@ -31,7 +31,7 @@ _ABSOLUTE = {
     62: frozenset({1, 8}),
     183: frozenset({257, 1027}),
 }  # R_X86_64_64, _RELATIVE; R_AARCH64_ABS64, _RELATIVE
-_MOST = 1 << 17
+_MOST = 1 << 15
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,59 +42,59 @@ class Wrapper:
     container: int | None
 
 
-def wrappers(elf: ElfFile) -> tuple[tuple[Wrapper, ...], list[str]]:
-    """The wrappers of section `.nvFatBinSegment`, and what is wrong with them."""
+def wrappers(elf: ElfFile, damage: Remarks) -> tuple[Wrapper, ...]:
+    """The wrappers of section `.nvFatBinSegment`. What is wrong with them is added to `damage`."""
     found: list[Wrapper] = []
-    damage: list[str] = []
-    for section in elf.named(SECTION):
+    sections = elf.named(SECTION)
+    if len(sections) > 1:
+        damage.add(f"wanted one section {SECTION}, found {len(sections)}.")
+    for section in sections[:1]:
         try:
             content = elf.content(section)
+            pointers = _pointers(elf, section)
         except DamagedError as error:
-            damage += error.problems
+            damage.add(*error.problems)
             continue
         if content.size % LAYOUT.size or content.size > _MOST * LAYOUT.size:
-            damage.append(f"{SECTION}: wanted a multiple of {LAYOUT.size} bytes, found {content.size}.")
+            damage.add(f"{SECTION}: wanted a multiple of {LAYOUT.size} bytes, found {content.size}.")
             continue
-        try:
-            pointers = _relocated(elf, section)
-        except DamagedError as error:
-            damage += error.problems
-            pointers = {}
         for offset in range(0, content.size, LAYOUT.size):
             magic, _, pointer, _ = content.unpack(LAYOUT, offset, "fatbin wrapper")
             if magic != MAGIC:
-                damage.append(
+                damage.add(
                     f"{SECTION}: wrapper at {content.base + offset:#x} is damaged: wanted magic {MAGIC:#010x}, "
                     f"found {magic:#010x}."
                 )
-            target = pointers.get(offset)
+            target = pointers.get(offset + _POINTER_AT)
             if target is None and pointer and elf.type_number != ET_REL:
                 target = elf.offset_of(pointer)
             found.append(Wrapper(section.offset + offset, target))
-    return tuple(found), damage
+    return tuple(found)
 
 
 def unnamed_wrappers(elf: ElfFile) -> tuple[Wrapper, ...]:
     """Wrappers in the writable segments of a linked file, found by their magic number.
 
-    For files whose section headers are gone or renamed: the driver does not need them either.
+    For files whose section headers are gone or renamed: the CUDA runtime does not need them either.
     """
-    found = []
-    pointers: dict[int, int] | None = None
+    hits: dict[int, tuple[int, int]] = {}
     for segment in elf.segments:
-        if segment.type != PT_LOAD or not segment.flags & PF_WRITE:
-            continue
-        size = max(0, min(segment.size, elf.window.size - segment.offset))
-        content = elf.window.part(segment.offset, size, "segment") if size else None
-        for offset in _occurrences(content) if content else ():
-            if pointers is None:
-                pointers = _dynamic_relocations(elf)
-            address = segment.address + offset + _POINTER_AT
-            _, _, pointer, _ = content.unpack(LAYOUT, offset, "fatbin wrapper") if content else (0, 0, 0, 0)
-            found.append(Wrapper(segment.offset + offset, elf.offset_of(pointers.get(address) or pointer)))
-            if len(found) > _MOST:
-                return tuple(found)
-    return tuple(found)
+        if (
+            segment.type == PT_LOAD
+            and segment.flags & PF_WRITE
+            and elf.window.holds(segment.offset, segment.size)
+        ):
+            content = elf.window.part(segment.offset, segment.size, "segment")
+            for offset in _occurrences(content):
+                _, _, pointer, _ = content.unpack(LAYOUT, offset, "fatbin wrapper")
+                hits[segment.address + offset + _POINTER_AT] = (segment.offset + offset, pointer)
+                if len(hits) > _MOST:
+                    raise DamagedError(f"wanted at most {_MOST} fatbin wrappers, found more.")
+    pointers = _loaded_pointers(elf, hits.keys()) if hits else {}
+    return tuple(
+        Wrapper(offset, elf.offset_of(pointers.get(address) or pointer))
+        for address, (offset, pointer) in hits.items()
+    )
 
 
 def _occurrences(content: Window) -> Iterator[int]:
@@ -105,42 +105,48 @@ def _occurrences(content: Window) -> Iterator[int]:
         offset = content.find(_MAGIC_BYTES, offset + len(_MAGIC_BYTES))
 
 
-def _relocated(elf: ElfFile, section: Section) -> dict[int, int]:
-    """Offset in the wrapper section of each relocated pointer -> offset in the file that it will hold."""
+def _pointers(elf: ElfFile, section: Section) -> dict[int, int]:
+    """Place of each relocated pointer in the wrapper section -> offset in the file that it will hold."""
     if elf.type_number == ET_REL:
-        return _object_relocations(elf, section)
+        return _object_pointers(elf, section)
     inside = range(section.address, section.address + section.size)
-    targets = {}
-    for address, target in _dynamic_relocations(elf).items():
-        if address in inside and (offset := elf.offset_of(target)) is not None:
-            targets[address - section.address - _POINTER_AT] = offset
-    return targets
+    targets = {address: elf.offset_of(target) for address, target in _loaded_pointers(elf, inside).items()}
+    return {address - section.address: offset for address, offset in targets.items() if offset is not None}
 
 
-def _object_relocations(elf: ElfFile, section: Section) -> dict[int, int]:
+def _object_pointers(elf: ElfFile, section: Section) -> dict[int, int]:
     targets = {}
+    kinds = _ABSOLUTE.get(elf.machine_number, frozenset())
     for relocations in elf.of_type(SHT_RELA):
         if relocations.info != section.index:
             continue
         symbols = elf.content(elf.linked(relocations))
         for offset, info, addend in _rela(elf.content(relocations)):
+            if info & 0xFFFFFFFF not in kinds or offset >= section.size:
+                continue
             _, _, _, where, value, _ = symbols.unpack(SYMBOL, (info >> 32) * SYMBOL.size, "symbol")
-            if where < len(elf.sections) and info & 0xFFFFFFFF in _ABSOLUTE.get(elf.machine_number, ()):
-                targets[offset - _POINTER_AT] = elf.sections[where].offset + value + addend
+            if where < len(elf.sections):
+                targets[offset] = elf.sections[where].offset + value + addend
     return targets
 
 
-def _dynamic_relocations(elf: ElfFile) -> dict[int, int]:
-    """Address -> address it will hold, relative to where the file is loaded; found without section headers."""
+def _loaded_pointers(elf: ElfFile, wanted: Collection[int]) -> dict[int, int]:
+    """Those of the wanted addresses that the loader fills -> the address they will hold, found without sections."""
     for segment in elf.segments:
         if segment.type == PT_DYNAMIC:
-            content = elf.window.part(segment.offset, segment.size // 16 * 16, "dynamic segment")
-            tags = dict(_DYNAMIC.iter_unpack(content.take(0, content.size, "dynamic segment")))
+            content = elf.window.part(
+                segment.offset, segment.size // _DYNAMIC.size * _DYNAMIC.size, "dynamic segment"
+            )
+            tags = dict(_DYNAMIC.iter_unpack(content.head(1 << 16)))
             start = elf.offset_of(tags.get(_DT_RELA, 0))
             if start is not None and (size := tags.get(_DT_RELASZ, 0)):
                 kinds = _ABSOLUTE.get(elf.machine_number, frozenset())
                 table = elf.window.part(start, size, "dynamic relocations")
-                return {address: addend for address, info, addend in _rela(table) if info in kinds}
+                return {
+                    address: addend
+                    for address, info, addend in _rela(table)
+                    if info in kinds and address in wanted
+                }
     return {}
 
 
