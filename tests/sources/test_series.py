@@ -130,7 +130,8 @@ def test_every_fault_in_one_message(tmp_path: Path) -> None:
     told = "\n".join(caught.value.problems)
     for part in (
         "did you mean 'optional'", "listed twice", "'../x.patch' is not a file beside",
-        "newest is named after no", "no field Drop-when", "'https://example.org/pull/1 soon 2026-09-08'", "lists 0003-c.patch",
+        "newest is named after no", "no field Drop-when",
+        "'https://example.org/pull/1 soon 2026-09-08'", "lists 0003-c.patch",
         "0004-d.patch is not listed",
     ):  # fmt: skip
         assert part in told, part
