@@ -212,8 +212,8 @@ class Build:
             )
             for name, made_by, folder in _TREE
         ]
-        if build_tree.lay_out(tree, parts):
-            # All files carry one time, so ninja would not see that they changed; the compiler cache will.
+        if build_tree.lay_out(tree, parts) - {"source"}:
+            # Their files carry one time, so ninja would not see that they changed; the compiler cache will.
             shutil.rmtree(tree / "obj", ignore_errors=True)
         (tree / "obj").mkdir(exist_ok=True)
         self._write_helpers(tree)
@@ -268,15 +268,36 @@ class Build:
         replaced = {e.path: libraries / f"{e.name}.abi3.so" for e in plan.extensions if e.origin == "source"}
         left_out = {e.path for e in plan.extensions if e.origin == "left out"}
         tag = find_platform_tag(official, replaced, left_out, plan.target_cpu, scratch=into / "scratch")
-        assembled = assemble(official, replaced, left_out, {}, stamp, tag, into, made_with=self._made_with())
+        assembled = assemble(
+            official,
+            replaced,
+            left_out,
+            {},
+            stamp,
+            tag,
+            into,
+            made_with=self._made_with(),
+            patched=self._patched(),
+        )
         shutil.rmtree(into / "scratch", ignore_errors=True)
         described = {"filename": assembled.filename, "sha256": assembled.sha256.hex, "zlib": assembled.zlib}
         (into / "wheel.json").write_text(json.dumps(described, indent=1) + "\n")
 
+    @property
+    def _ledger(self) -> Ledger:
+        return Ledger.from_data(json.loads((self._result("source") / "patches.json").read_text()))
+
+    def _patched(self) -> dict[str, bytes]:
+        """The Python files that patches changed; what is compiled of a patch is in the libraries."""
+        package = f"{self.plan.project}/"
+        changed = {path for entry in self._ledger.entries if entry.applied for path in entry.files}
+        tree = self._result("source") / "tree"
+        return {path: (tree / path).read_bytes() for path in sorted(changed) if path.startswith(package)}
+
     def _made_with(self) -> MadeWith:
         pinned = [[d.pin.filename, d.pin.sha256.hex] for d in self.plan.downloads]
         toolkit = json.loads((self._result("toolkit") / "toolkit.json").read_text())
-        ledger = Ledger.from_data(json.loads((self._result("source") / "patches.json").read_text()))
+        ledger = self._ledger
         return MadeWith(
             pins=Sha256.of_bytes(json.dumps(pinned).encode()),
             toolkit=f"nvcc {toolkit['nvcc']} ({toolkit['kind']}), {self.plan.host.compiler}",
@@ -313,7 +334,8 @@ class Build:
         if self.plan.cache == "ccache":
             return {
                 "CCACHE_DIR": str(folder), "CCACHE_CONFIGPATH": os.devnull, "CCACHE_MAXSIZE": "20G",
-                "CCACHE_COMPILERCHECK": f"string:{compiler}", "CCACHE_NOHASHDIR": "1", "CCACHE_TEMPDIR": str(folder / "tmp"),
+                "CCACHE_COMPILERCHECK": f"string:{compiler}", "CCACHE_NOHASHDIR": "1",
+                "CCACHE_TEMPDIR": str(folder / "tmp"),
             }  # fmt: skip
         if self.plan.cache == "sccache":
             return {

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from sm121.compile.tree import Part, lay_out
@@ -48,3 +49,19 @@ def test_an_interrupted_part_is_laid_out_again(tmp_path: Path) -> None:
     (tree / "source" / "x").write_text("half")
     assert lay_out(tree, [part])
     assert (tree / "source" / "x").read_text() == "1"
+
+
+def test_only_changed_sources_look_changed_and_generated_files_stay(tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    for name in ("x", "y"):
+        folder(tmp_path / "a", **{name: name})
+        folder(tmp_path / "b", **{name: name})
+    os.utime(tmp_path / "a" / "x", (1000, 1000))
+    lay_out(tree, [Part("source", tmp_path / "a", "k1", writable=True)])
+    (tree / "source" / "generated.cu").write_text("")
+    folder(tmp_path / "b", y="changed")
+    assert lay_out(tree, [Part("source", tmp_path / "b", "k2", writable=True)]) == {"source"}
+    assert (tree / "source" / "x").stat().st_mtime == 1000
+    assert (tree / "source" / "y").stat().st_mtime > 1000
+    assert (tree / "source" / "y").read_text() == "changed"
+    assert (tree / "source" / "generated.cu").exists()

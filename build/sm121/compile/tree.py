@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import filecmp
 import json
 import os
 import shutil
+import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,28 +22,52 @@ class Part:
     """Upstream's scripts write into the source: it is copied, everything else is hard-linked."""
 
 
-def lay_out(tree: Path, parts: list[Part]) -> bool:
-    """Bring `tree` to hold exactly `parts`; say whether anything changed.
+def lay_out(tree: Path, parts: list[Part]) -> set[str]:
+    """Bring `tree` to hold exactly `parts`; return the names of those that changed.
 
-    A part that is replaced is removed first and recorded last, so that an interruption leaves it unrecorded and
-    it is laid out again.
+    A writable part is brought up to date file by file, and changed files get the present time, so that ninja makes
+    only what depends on them; what a build wrote beside them stays. Any other part is replaced: removed first and
+    recorded last, so that an interruption leaves it unrecorded and it is laid out again.
     """
     tree.mkdir(parents=True, exist_ok=True)
     record = tree / "parts.json"
     have: dict[str, str] = json.loads(record.read_text()) if record.exists() else {}
-    changed = False
+    changed = set()
     for part in parts:
         if have.get(part.name) == part.key and (tree / part.name).is_dir():
             continue
-        changed = True
+        changed.add(part.name)
         have.pop(part.name, None)
         _write(record, have)
-        shutil.rmtree(tree / part.name, ignore_errors=True)
-        copy = shutil.copy2 if part.writable else _link
-        shutil.copytree(part.folder, tree / part.name, symlinks=True, copy_function=copy)
+        if part.writable:
+            _update(part.folder, tree / part.name, tree / f"{part.name}.files.json")
+        else:
+            shutil.rmtree(tree / part.name, ignore_errors=True)
+            shutil.copytree(part.folder, tree / part.name, symlinks=True, copy_function=_link)
         have[part.name] = part.key
         _write(record, have)
     return changed
+
+
+def _update(origin: Path, into: Path, record: Path) -> None:
+    """Copy what differs; remove what was copied once and is no longer there."""
+    before = set(json.loads(record.read_text())) if record.exists() else set()
+    files = {str(path.relative_to(origin)) for path in origin.rglob("*") if not path.is_dir()}
+    record.write_text(json.dumps(sorted(before | files)))
+    now = time.time()
+    for name in sorted(files):
+        source, target = origin / name, into / name
+        if target.exists() and filecmp.cmp(source, target, shallow=False):
+            continue
+        known = name in before
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.unlink(missing_ok=True)
+        shutil.copy2(source, target, follow_symlinks=False)
+        if known and not target.is_symlink():
+            os.utime(target, (now, now))
+    for name in before - files:
+        (into / name).unlink(missing_ok=True)
+    record.write_text(json.dumps(sorted(files)))
 
 
 def _link(source: str, target: str) -> None:

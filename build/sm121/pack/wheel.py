@@ -89,6 +89,7 @@ def assemble(
     into: Path,
     *,
     made_with: MadeWith,
+    patched: Mapping[str, bytes] | None = None,
     finished: Collection[str] = (),
     version_module: str = "",
     epoch: int = 0,
@@ -97,7 +98,7 @@ def assemble(
 
     `official` is the hashed wheel of the same version; `replaced` maps paths in it to our libraries, those in
     `finished` being upstream's own with machine code for PTX; `left_out` are paths that do not come along;
-    `added` are further small files by path. `version_module` defaults to `<project>/_version.py`. `epoch` is the
+    `added` are further small files by path, `patched` files of upstream's that patches changed. `version_module` defaults to `<project>/_version.py`. `epoch` is the
     one time of all members, in seconds (SOURCE_DATE_EPOCH), 1980 at the earliest.
 
     Raises PackError with every fault of the request before anything is written.
@@ -105,18 +106,19 @@ def assemble(
     with OfficialWheel.open(official) as wheel, writing(into):
         contents = _contents(wheel)
         _check(
-            wheel, contents, replaced=replaced, left_out=left_out, added=added, stamp=stamp,
-            platform_tag=platform_tag, finished=finished,
+            wheel, contents, replaced=replaced, left_out=left_out, added=added, patched=patched or {},
+            stamp=stamp, platform_tag=platform_tag, finished=finished,
         )  # fmt: skip
         module = version_module or f"{stamp.distribution}/_version.py"
         tags = {f"{tag.interpreter}-{tag.abi}-{platform_tag.tag}" for tag in wheel.tags}
         texts = {
             **added,
+            **(patched or {}),
             module: stamped_version_module(wheel.read(module), stamp, module),
             f"{stamp.dist_info}/METADATA": stamped_metadata(wheel.read(f"{wheel.dist_info}/METADATA"), stamp),
             f"{stamp.dist_info}/WHEEL": wheel_text(tags),
         }
-        gone = {*replaced, *left_out, module, *(f"{wheel.dist_info}/{name}" for name in _RECORDS)}
+        gone = {*texts, *replaced, *left_out, *(f"{wheel.dist_info}/{name}" for name in _RECORDS)}
         into.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".packing-", dir=into) as scratch:
             ours = _pack_all(replaced, wheel, Path(scratch))
@@ -154,6 +156,7 @@ def _check(
     replaced: Mapping[str, Path],
     left_out: Collection[str],
     added: Mapping[str, bytes],
+    patched: Mapping[str, bytes],
     stamp: Stamp,
     platform_tag: PlatformTag,
     finished: Collection[str],
@@ -176,6 +179,11 @@ def _check(
     problems += [
         f"{name} was to be added, but the official wheel has a file of that name."
         for name in sorted(set(added) & set(contents))
+    ]
+    problems += [
+        f"{name} was to be patched, but the official wheel has no such text file."
+        for name in sorted(patched)
+        if name not in contents or contents[name].is_elf or ".dist-info/" in name
     ]
     problems += [
         f"{name} was to be added, but a wheel's own records are written here."
