@@ -125,7 +125,7 @@ def _remedies(syntax: Syntax, item: str, before: str) -> Iterator[str]:
         yield f"{item!r} holds a separator that this list does not know. {separated}."
     if item.lower() in {"a", "f"} and re.fullmatch(r"\d{1,2}\.\d", before):
         yield f"A suffix follows its number without a blank: write {before}{item.lower()}."
-    if match := re.fullmatch(r"(?:sm_|compute_)?(\d{1,2})(\d)([af]?)(?:-real|-virtual)?", item):
+    if match := re.fullmatch(r"(?:sm_|compute_)?([5-9]|1\d)(\d)([af]?)(?:-real|-virtual)?", item):
         yield f"Write {int(match[1])}.{match[2]}{match[3]}."
     if match := re.fullmatch(r"(\d{1,2}\.\d)([AF])", item):
         yield f"The suffix is lower-case: write {match[1]}{match[2].lower()}."
