@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sm121.audit.schemes import Number, Scheme
-from sm121.audit.static.objects import construct, fields, members
+from sm121.audit.static.objects import construct, fields, find_in_class, members
 from sm121.audit.static.paths import StuckError
-from sm121.audit.static.values import Bound, ClassValue, Function, Instance, Symbol, Unknown, Value
+from sm121.audit.static.values import Bound, ClassValue, Function, Instance, Symbol, Unknown, Value, shown
 
 if TYPE_CHECKING:
     from sm121.audit.checkpoint import Checkpoint
@@ -104,9 +104,76 @@ def attention_call(machine: Machine, checkpoint: Checkpoint | None, *, chosen: s
         "selected_backend": selected, "attn_selector_config": config,
         "num_heads": Unknown("the number of heads", some=True),
     }  # fmt: skip
-    function = method.function if isinstance(method, Bound) else method
-    accepted = {name: value for name, value in pool.items() if name in _parameters(function)}
+    accepted = {name: value for name, value in pool.items() if name in _parameters(method)}
     return "vllm.platforms.cuda:get_attn_backend_cls", machine.call(method, [], accepted)
+
+
+def call_gate(machine: Machine, kernel: ClassValue, keys: tuple[Value, Value] | None = None) -> tuple[bool, str]:
+    """Ask a kernel's own support check about the chip; the answer and upstream's reason."""
+    for name in ("is_supported_config", "validate_configuration", "is_supported", "get_min_capability"):
+        method = machine.attribute(kernel, name) if find_in_class(machine, kernel, name) else None
+        if not isinstance(method, Bound | Function):
+            continue
+        number = machine.facts.capability.number
+        if name == "get_min_capability":
+            least = machine.call(method, [])
+            if not isinstance(least, int) or least > number:
+                return False, f"it needs compute capability {shown(least)}"
+            config = _mixed_config(machine, Scheme(Number.INT4, block=(128,)), (4096, 4096))
+            return _verdict(machine, machine.call(machine.attribute(kernel, "can_implement"), [config]))
+        if name == "is_supported_config":
+            config = moe_config(machine, None)
+            form = machine.member(
+                "vllm.model_executor.layers.fused_moe.modular_kernel", "FusedMoEActivationFormat"
+            )
+            standard = machine.attribute(form, "Standard")
+            first = [kernel] if isinstance(method, Function) else []
+            return _verdict(machine, machine.call(method, [*first, config, *(keys or (None, None)), standard]))
+        if name == "validate_configuration":
+            reasons = machine.call(method, [], _attention_arguments(machine, method))
+            return _verdict(machine, (not reasons, ", ".join(shown(item) for item in reasons or ())))
+        return _verdict(
+            machine, machine.call(method, [number] if "compute_capability" in _parameters(method) else [])
+        )
+    raise StuckError(f"{kernel.name} has no support check that is known here")
+
+
+def _verdict(machine: Machine, result: Value) -> tuple[bool, str]:
+    first, reason = result if isinstance(result, tuple) and len(result) == 2 else (result, None)
+    return machine.truth(first), "" if reason is None else shown(reason)
+
+
+def _attention_arguments(machine: Machine, method: Bound | Function) -> dict[str, Value]:
+    platform = machine.member("vllm.platforms", "current_platform")
+    latent = machine.truth(machine.call(machine.attribute(_receiver(method), "is_mla"), []))
+    pool: dict[str, Value] = {
+        "device_capability": machine.call(machine.attribute(platform, "get_device_capability"), []),
+        "head_size": 576 if latent else 128, "dtype": _BF16, "kv_cache_dtype": "auto", "block_size": None,
+        "use_mla": latent, "has_sink": False, "use_sparse": False, "use_mm_prefix": False,
+        "use_per_head_quant_scales": False, "attn_type": "decoder",
+    }  # fmt: skip
+    return {name: value for name, value in pool.items() if name in _parameters(method)}
+
+
+def _receiver(method: Bound | Function) -> Value:
+    return method.receiver if isinstance(method, Bound) else method.owner
+
+
+def call_ranking(machine: Machine, module: str, name: str, scheme: Scheme) -> Value:
+    """Call a function that ranks MoE backends."""
+    weight, activation = experts_keys(machine, scheme)
+    config = moe_config(machine, None)
+    pool: dict[str, Value] = {
+        "moe_config": config, "config": config, "weight_key": weight, "activation_key": activation,
+    }  # fmt: skip
+    return _called(machine, module, name, pool)[1]
+
+
+def experts_keys(machine: Machine, scheme: Scheme) -> tuple[Value, Value]:
+    """Upstream's names for the scheme of experts' weights and activations."""
+    if scheme.weights is Number.INT4:
+        return _key(machine, "kInt4Static"), None
+    return _keys(machine, scheme)
 
 
 # -- arguments -----------------------------------------------------------------------------------------------
@@ -227,8 +294,8 @@ def _function(machine: Machine, module: str, name: str) -> Function:
     return value
 
 
-def _parameters(function: Function) -> set[str]:
-    spec = function.node.args
+def _parameters(function: Function | Bound) -> set[str]:
+    spec = (function.function if isinstance(function, Bound) else function).node.args
     return {item.arg for item in (*spec.posonlyargs, *spec.args, *spec.kwonlyargs)}
 
 

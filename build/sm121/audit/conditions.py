@@ -43,3 +43,8 @@ def merge(paths: Iterable[tuple[tuple[str, bool], ...]]) -> tuple[tuple[Conditio
                 break
     smallest = [item for item in left if not any(other < item for other in left)]
     return tuple(sorted((tuple(sorted(item)) for item in smallest), key=lambda item: (len(item), item)))
+
+
+def alternatives(choices: Iterable[Iterable[Condition]]) -> str:
+    """Alternatives as one phrase: `a and b, or c`."""
+    return ", or ".join(" and ".join(str(condition) for condition in choice) for choice in choices)
