@@ -12,6 +12,7 @@ import io
 import os
 import re
 import sys
+import tarfile
 import tempfile
 import zipfile
 from contextlib import contextmanager
@@ -200,6 +201,28 @@ def member(file: IndexFile, ending: str) -> bytes:
         raise FetchError(
             f"{file.filename} could not be read from {public(file.url)}: {_reason(error)}."
         ) from error
+
+
+def sdist_member(file: IndexFile, path: str) -> str:
+    """A text file out of a source distribution, `path` below its top folder; read only as far as needed.
+
+    Raises FetchError if it cannot be read or is not there.
+    """
+    try:
+        with session() as opened, opened.get(file.url, timeout=TIMEOUT, stream=True) as answer:
+            answer.raise_for_status()
+            answer.raw.decode_content = False
+            with tarfile.open(fileobj=answer.raw, mode="r|gz") as archive:
+                for entry in archive:
+                    if entry.isfile() and entry.name.partition("/")[2] == path:
+                        content = archive.extractfile(entry)
+                        assert content is not None
+                        return content.read(_BLOCK).decode("utf-8", "replace")
+    except (requests.RequestException, OSError, tarfile.TarError, EOFError) as error:
+        raise FetchError(
+            f"{file.filename} could not be read from {public(file.url)}: {_reason(error)}."
+        ) from error
+    raise FetchError(f"{file.filename} holds no {path}.")
 
 
 def public(url: str) -> str:

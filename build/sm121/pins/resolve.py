@@ -45,9 +45,10 @@ def resolve(requirements: Iterable[str], constraints: Iterable[str], cpu: Cpu) -
         limits.write_text("".join(f"{line}\n" for line in constraints), encoding="utf-8")
         done = process.run(
             [
-                program, "pip", "compile", wanted, "--constraints", limits, "--no-config", "--no-header", "--no-progress", "--no-python-downloads",
-                "--color", "never", "--only-binary", ":all:", "--python-version", f"{PYTHON[0]}.{PYTHON[1]}",
+                program, "pip", "compile", wanted, "--constraints", limits, "--only-binary", ":all:",
+                "--python-version", f"{PYTHON[0]}.{PYTHON[1]}", "--no-python-downloads",
                 "--python-platform", f"{cpu}-manylinux_{LIBC[0]}_{LIBC[1]}",
+                "--no-config", "--no-header", "--no-progress", "--color", "never",
             ],
             env=_environment(), cwd=Path(folder), timeout=600, check=False,
         )  # fmt: skip

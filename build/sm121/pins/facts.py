@@ -1,0 +1,172 @@
+"""What upstream itself says about the pinned versions: read from the indexes, nothing installed, little fetched."""
+
+from __future__ import annotations
+
+import csv
+import re
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from email.parser import HeaderParser
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+
+from sm121 import index
+from sm121.errors import FetchError, PinsError, PreflightError
+from sm121.pins.knowledge import toolkit_releases
+from sm121.pins.resolve import Resolution, resolve
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from packaging.specifiers import SpecifierSet
+
+    from sm121.index import IndexFile
+    from sm121.pins.model import Cpu, FilePin, Line, Release
+
+T = TypeVar("T")
+
+_WORKERS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Upstream's own words. What could not be read is in `missing`, with the reason: unknown, not absent."""
+
+    metadata: Mapping[str, tuple[Requirement, ...]] = field(default_factory=dict)
+    """Distribution -> its Requires-Dist."""
+    records: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Distribution -> path -> hash, as its RECORD says."""
+    listed: Mapping[str, IndexFile] = field(default_factory=dict)
+    """Pinned file name -> what the index says about it."""
+    cuda_txt: tuple[Requirement, ...] | None = None
+    """requirements/cuda.txt of the pinned source distribution."""
+    toolkits: Mapping[str, Mapping[str, SpecifierSet]] = field(default_factory=dict)
+    """Toolkit release -> part -> version, as the index's cuda-toolkit says today."""
+    resolution: Resolution | None = None
+    conflict: str = ""
+    """Why no complete set exists."""
+    missing: Mapping[str, str] = field(default_factory=dict)
+
+
+def pinned_wheels(line: Line, release: Release, cpu: Cpu) -> list[FilePin]:
+    """The wheels of the runtime environment that are pinned one by one."""
+    torches = [torch.file(cpu) for torch in line.torches if torch.version == release.torch]
+    packages = [release.flashinfer, *release.companions]
+    return [release.official(cpu), *torches, *(package.file(cpu) for package in packages)]
+
+
+def constraints(line: Line, release: Release) -> list[str]:
+    """Limits for a resolver: the pinned versions, and every toolkit part at the runtime's release.
+
+    The second matters: some packages ask for nvidia-cuda-nvcc without a version, and a newer nvcc refuses the
+    older headers that torch pins (https://github.com/flashinfer-ai/flashinfer/issues/3493).
+    """
+    limits = [f"{package.name}=={package.version}" for package in (release.flashinfer, *release.companions)]
+    limits.append(f"torch=={release.torch}")
+    parts = toolkit_releases()[line.runtime_toolkit.release]
+    return [*limits, *(f"{name}{wanted}" for name, wanted in parts.items())]
+
+
+def gather(line: Line, release: Release, cpu: Cpu, *, beside: Sequence[str] = ()) -> Facts:
+    """Ask the indexes about everything that is pinned for a line and a release.
+
+    `beside` are further requirements of the same environment, such as `b12x==1.5.1`.
+    """
+    missing: dict[str, str] = {}
+    wheels = pinned_wheels(line, release, cpu)
+    pins = [*wheels, release.sdist, *line.toolkit(cpu, cpu), *line.tools(cpu)]
+    with ThreadPoolExecutor(_WORKERS) as pool:
+        listed = _each(pool, missing, {pin.filename: partial(index.find, pin.name, pin.filename) for pin in pins})
+        found = {pin.name: listed[pin.filename] for pin in wheels if pin.filename in listed}
+        metadata = _each(
+            pool, missing, {f"METADATA of {name}": partial(_metadata, found[name]) for name in found}
+        )
+        records = _each(pool, missing, {f"RECORD of {name}": partial(_record, found[name]) for name in found})
+        names = {line.compiler_toolkit.release, line.runtime_toolkit.release}
+        kits = _each(pool, missing, {f"parts of cuda-toolkit {name}": partial(_toolkit, name) for name in names})
+        sources = (
+            {"requirements/cuda.txt": partial(_cuda_txt, listed[release.sdist.filename])}
+            if (release.sdist.filename in listed)
+            else {}
+        )
+        cuda_txt = _each(pool, missing, sources).get("requirements/cuda.txt")
+    resolution, conflict = None, ""
+    if line.torches:
+        try:
+            resolution = resolve([f"vllm=={release.version}", *beside], constraints(line, release), cpu)
+        except PinsError as error:
+            conflict = " ".join(error.problems)
+        except (FetchError, PreflightError) as error:
+            missing["the complete set"] = " ".join(error.problems)
+    return Facts(
+        {key.removeprefix("METADATA of "): value for key, value in metadata.items()},
+        {key.removeprefix("RECORD of "): value for key, value in records.items()},
+        listed, cuda_txt, {key.rpartition(" ")[2]: value for key, value in kits.items()}, resolution, conflict, missing,
+    )  # fmt: skip
+
+
+def requirements_of(text: str) -> tuple[Requirement, ...]:
+    """The Requires-Dist of a METADATA file."""
+    message = HeaderParser().parsestr(text)
+    return tuple(Requirement(line) for line in message.get_all("Requires-Dist", []))
+
+
+def requirements_txt(text: str) -> tuple[Requirement, ...]:
+    """The requirements of a requirements.txt; options and includes are passed over."""
+    found = []
+    for line in text.splitlines():
+        bare = re.split(r"(?:^|\s)#", line)[0].strip()
+        if bare and not bare.startswith("-"):
+            try:
+                found.append(Requirement(bare))
+            except InvalidRequirement as error:
+                raise FetchError(
+                    f"requirements/cuda.txt holds a line that is no requirement: {bare!r}."
+                ) from error
+    return tuple(found)
+
+
+def _each(
+    pool: ThreadPoolExecutor, missing: dict[str, str], calls: Mapping[str, Callable[[], T]]
+) -> dict[str, T]:
+    """Run calls side by side; what fails is noted under its key in `missing`."""
+    running = {key: pool.submit(call) for key, call in calls.items()}
+    done = {}
+    for key, future in running.items():
+        try:
+            done[key] = future.result()
+        except FetchError as error:
+            missing[key] = " ".join(error.problems)
+    return done
+
+
+def _metadata(file: IndexFile) -> tuple[Requirement, ...]:
+    return requirements_of(index.metadata(file))
+
+
+def _record(file: IndexFile) -> dict[str, str]:
+    rows = csv.reader(index.member(file, ".dist-info/RECORD").decode("utf-8", "replace").splitlines())
+    return {row[0]: row[1] for row in rows if len(row) > 1 and row[1]}
+
+
+def _toolkit(release: str) -> dict[str, SpecifierSet]:
+    wheel = next((file for file in index.project_files("cuda-toolkit") if file.version == release), None)
+    if wheel is None:
+        raise FetchError(f"the index has no cuda-toolkit {release}.")
+    return toolkit_parts_of(requirements_of(index.metadata(wheel)))
+
+
+def toolkit_parts_of(requirements: Sequence[Requirement]) -> dict[str, SpecifierSet]:
+    """The parts that a cuda-toolkit's METADATA names under its extra `all`."""
+    return {
+        canonicalize_name(wanted.name): wanted.specifier
+        for wanted in requirements
+        if wanted.marker is None or "extra == 'all'" in str(wanted.marker).replace('"', "'")
+    }
+
+
+def _cuda_txt(file: IndexFile) -> tuple[Requirement, ...]:
+    return requirements_txt(index.sdist_member(file, "requirements/cuda.txt"))
