@@ -149,6 +149,8 @@ def fetch(
     Raises FetchError, DigestError, StorageError; PinsError if two pins want different bytes under one name.
     """
     wanted = _distinct(pins)
+    if into.exists() and not into.is_dir():
+        raise StorageError(f"{into} is not a folder.", do="name another one for the fetched files.")
     store = Store(into)
     missing = [pin for pin in wanted.values() if not store.holds(pin, rehash=rehash)]
     if missing:
