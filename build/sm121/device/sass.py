@@ -24,11 +24,13 @@ WORD = 16
 class Code:
     """How often telling instructions occur in a kernel's machine code.
 
-    `instructions` are all of them, with the padding; `fp4` are FP4 tensor-core multiplications; `traps` stop the
-    grid; `writes` store to global memory, to another block's shared memory or to a surface; `calls` are calls.
+    `instructions` are all of them, with the padding; `mma` are multiplications on tensor cores, `fp4` those of FP4
+    alone; `traps` stop the grid; `writes` store to global memory, to another block's shared memory or to a surface;
+    `calls` are calls.
     """
 
     instructions: int
+    mma: int
     fp4: int
     traps: int
     writes: int
@@ -37,14 +39,14 @@ class Code:
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """Two translation tables, for the low and the high byte of the opcode: a group's bit is set in both on a match."""
+    """Translates the low and the high byte of an opcode into bits: a bit set in both is a match for its group.
+
+    A group has one bit for each value of the masked high byte.
+    """
 
     low: bytes
     high: bytes
     bits: Mapping[str, int]
-
-
-GROUPS = ("fp4", "traps", "writes", "calls")
 
 
 def count(code: bytes, arch: ArchSpec) -> Code | None:
@@ -53,15 +55,16 @@ def count(code: bytes, arch: ArchSpec) -> Code | None:
     if table is None:
         return None
     words = len(code) // WORD
-    end = words * WORD
-    matches = int.from_bytes(code[0:end:WORD].translate(table.low), "little") & int.from_bytes(
-        code[1:end:WORD].translate(table.high), "little"
+    low = code[0 : words * WORD : WORD].translate(table.low)
+    high = code[1 : words * WORD : WORD].translate(table.high)
+    matches = int.from_bytes(low, "little") & int.from_bytes(high, "little")
+    return Code(
+        instructions=words, **{group: _occurrences(matches, bits, words) for group, bits in table.bits.items()}
     )
-    counts = {
-        group: (matches & int.from_bytes(bytes([table.bits[group]]) * words, "little")).bit_count()
-        for group in GROUPS
-    }
-    return Code(words, counts["fp4"], counts["traps"], counts["writes"], counts["calls"])
+
+
+def _occurrences(matches: int, bits: int, words: int) -> int:
+    return (matches & int.from_bytes(bytes([bits]) * words, "little")).bit_count()
 
 
 @cache
@@ -72,14 +75,17 @@ def _tables() -> Mapping[int, _Table]:
 
 def _table(groups: Sequence[Mapping[str, Any]]) -> _Table:
     low, high = bytearray(256), bytearray(256)
-    bits = {}
-    for number, group in enumerate(groups):
-        bit = bits[group["name"]] = 1 << number
-        opcodes, mask = group["opcodes"].values(), group["mask"] >> 8
-        (top,) = {opcode >> 8 for opcode in opcodes}
-        for opcode in opcodes:
-            low[opcode & 0xFF] |= bit
-        for byte in range(256):
-            if byte & mask == top:
-                high[byte] |= bit
+    bits: dict[str, int] = {}
+    free = 1
+    for group in groups:
+        mask = group["mask"] >> 8
+        for top in {opcode >> 8 for opcode in group["opcodes"].values()}:
+            bits[group["name"]] = bits.get(group["name"], 0) | free
+            for opcode in group["opcodes"].values():
+                if opcode >> 8 == top:
+                    low[opcode & 0xFF] |= free
+            for byte in range(256):
+                if byte & mask == top:
+                    high[byte] |= free
+            free <<= 1
     return _Table(bytes(low), bytes(high), bits)
