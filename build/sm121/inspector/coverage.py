@@ -14,6 +14,7 @@ from sm121.target import LoadsAs, loads_as
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from sm121.device import Code
     from sm121.inspector.facts import ImageFacts, LibraryFacts, UnitFacts, UnitKernel
     from sm121.inspector.rules import Bodies, Drivers, Policy
     from sm121.target import Capability
@@ -25,9 +26,9 @@ class Body(StrEnum):
 
     REAL = "real"
     SMALL = "small"
-    """Far smaller than for another target, but without the text of a stub."""
+    """Far smaller than for another target, which alone proves nothing."""
     STUB = "stub"
-    """Prints that it was compiled for the wrong chip, and returns."""
+    """Far smaller, and writes nothing: it says at most that it was compiled for the wrong chip."""
     FOREIGN = "foreign"
     """Another chip's main loop: it traps."""
 
@@ -78,7 +79,7 @@ class KernelCoverage:
     body: Body
     size: int
     registers: int | None = None
-    instructions: tuple[tuple[str, int], ...] = ()
+    code: Code | None = None
 
     @property
     def serves(self) -> bool:
@@ -178,7 +179,7 @@ def cover(
         tuple(
             KernelCoverage(
                 name, library.path, fixed or prefix + policy.families.of_name(name), loads, body, size,
-                kernel.registers, kernel.instructions,
+                kernel.registers, kernel.code,
             )
             for name, (kernel, loads, body, size) in sorted(best.items())
         ),
@@ -223,7 +224,7 @@ def _kernel(
         return LoadsAs.NO, Body.REAL, 0
     size = kernel.sizes[unit.chosen]
     if image.kind == "cubin" and bodies.small(size, max(kernel.sizes)):
-        body = Body.STUB if image.texts else Body.SMALL
+        body = Body.STUB if kernel.code is not None and not kernel.code.writes else Body.SMALL
     elif image.kind == "cubin" and bodies.foreign_to(kernel.name, capability.major):
         body = Body.FOREIGN
     else:

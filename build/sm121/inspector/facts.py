@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from sm121.device import HostLibrary, Toolkit
+    from sm121.device import Code, HostLibrary, Toolkit
     from sm121.findings import Finding
     from sm121.target import Kind
     from sm121.values import ArchSpec
@@ -25,7 +25,7 @@ class ImageFacts:
     """One cubin, PTX or LTO-IR.
 
     `stored` is its size in the file, `size` after decompression; `isa` the PTX ISA or the cubin ABI. `kernels` is
-    None where the image was not looked into. `texts` are the texts of the policy's stub rule found in it.
+    None where the image was not looked into.
     """
 
     kind: Kind
@@ -37,7 +37,6 @@ class ImageFacts:
     toolkit: Toolkit | None = None
     kernels: int | None = None
     suffix_known: bool = True
-    texts: tuple[str, ...] = ()
     damage: str = ""
 
     @property
@@ -52,13 +51,13 @@ class UnitKernel:
     """A kernel of a unit.
 
     `sizes` has one number per image: machine code in bytes, 0 for PTX, ABSENT if it is not there. `registers` and
-    `instructions` (kind, count) are those of the image that loads.
+    `code` are those of the image that loads.
     """
 
     name: str
     sizes: tuple[int, ...]
     registers: int | None = None
-    instructions: tuple[tuple[str, int], ...] = ()
+    code: Code | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +93,8 @@ class LibraryFacts:
     sha256: str = ""
     looked_into: bool = True
     files: int = 1
+    unread: str = ""
+    """Why it could not be looked at, for reasons that say nothing about the file."""
 
     @property
     def name(self) -> str:
@@ -132,17 +133,33 @@ class DistributionFacts:
     commit: str = ""
     record: Mapping[str, tuple[str, int | None]] = field(default_factory=dict)
 
+    @property
+    def root(self) -> str:
+        """The folder that it is installed into, with a slash at its end; "" at the artifact's top."""
+        above = self.folder.rpartition("/")[0]
+        return f"{above}/" if above else ""
+
+
+@dataclass(frozen=True, slots=True)
+class FileFacts:
+    """The sha256 of a file (hexadecimal, "" if it was not computed) and its size."""
+
+    sha256: str
+    size: int
+
 
 @dataclass(frozen=True, slots=True)
 class ArtifactFacts:
-    """Everything that was read of an artifact. `problems` are the faults of the container itself."""
+    """Everything that was read of an artifact.
+
+    `files` has every regular file by path; `problems` are the faults of the container itself.
+    """
 
     kind: str
     name: str
     size: int
     libraries: tuple[LibraryFacts, ...]
     distributions: tuple[DistributionFacts, ...] = ()
-    paths: tuple[str, ...] = ()
+    files: Mapping[str, FileFacts] = field(default_factory=dict)
     sha256: str = ""
     problems: tuple[Finding, ...] = ()
-    details: Mapping[str, str] = field(default_factory=dict)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from sm121.device import DamagedError, DeviceCode, read_device_code
-from sm121.device.fatbin import HEADER, MAGIC_BYTES, read_container
+from sm121.device.fatbin import HEADER, KEPT_PAYLOAD, MAGIC_BYTES, read_container
 from sm121.device.window import Window
 from sm121.errors import ArtifactError
 
@@ -131,7 +131,7 @@ class _Guess(Generic[Seen]):
             return
         self.seen[start] = self._look(self._memory, container)
         for image in container.images:
-            if _give_back(self._memory, image.offset, image.stored):
+            if image.stored > KEPT_PAYLOAD and _give_back(self._memory, image.offset, image.stored):
                 self.given_back.add((image.offset, image.stored))
 
 

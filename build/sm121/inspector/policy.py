@@ -21,7 +21,6 @@ from sm121.inspector.rules import (
     Drivers,
     Families,
     FamilyRule,
-    Instruction,
     Libraries,
     LibraryRule,
     Policy,
@@ -72,11 +71,8 @@ def _families(data: dict[str, Any]) -> Families:
 
 
 def _bodies(data: dict[str, Any]) -> Bodies:
-    return Bodies(
-        data["stub"]["bytes"], data["stub"]["times"], tuple(text.encode() for text in data["stub"]["texts"]),
-        tuple((re.compile(row["pattern"]), frozenset(row["majors"])) for row in data["foreign"]),
-        tuple(Instruction(row["name"], tuple(row["opcodes"])) for row in data["instruction"]),
-    )  # fmt: skip
+    foreign = tuple((re.compile(row["pattern"]), frozenset(row["majors"])) for row in data["foreign"])
+    return Bodies(data["stub"]["bytes"], data["stub"]["times"], foreign)
 
 
 def _drivers(data: dict[str, Any]) -> Drivers:

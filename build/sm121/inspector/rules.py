@@ -141,22 +141,12 @@ class Families:
 
 
 @dataclass(frozen=True, slots=True)
-class Instruction:
-    """A kind of machine instruction that is counted; `opcodes` are the low 12 bits of a SASS word."""
-
-    name: str
-    opcodes: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Bodies:
     """How a body that does nothing, or does another chip's work, is told from a real one."""
 
     stub_bytes: int
     stub_times: int
-    stub_texts: tuple[bytes, ...]
     foreign: tuple[tuple[re.Pattern[str], frozenset[int]], ...]
-    instructions: tuple[Instruction, ...]
 
     def foreign_to(self, kernel: str, major: int) -> bool:
         """Whether the name belongs to the main loop of chips of another major."""

@@ -174,8 +174,8 @@ def _empty(library: LibraryCoverage) -> Iterator[Finding]:
 
 def _bodies(library: LibraryCoverage, capability: Capability) -> Iterator[Finding]:
     for body, check, what in (
-        (Body.STUB, "device.stub", "only say that they were compiled for the wrong chip"),
-        (Body.FOREIGN, "device.foreign", "hold the main loop of another chip and trap when launched"),
+        (Body.STUB, "device.stub", "write nothing: empty bodies, or such as only report the wrong chip"),
+        (Body.FOREIGN, "device.foreign", "hold the main loop of another chip and trap when they are launched"),
         (Body.SMALL, "device.small", "are far smaller than for another target, which alone proves nothing"),
     ):
         kernels = [kernel for kernel in library.kernels if kernel.body is body]
@@ -186,4 +186,4 @@ def _bodies(library: LibraryCoverage, capability: Capability) -> Iterator[Findin
 
 def _examples(kernels: list[KernelCoverage], most: int = 2) -> str:
     names = [shown(kernel.name, 60) for kernel in kernels[:most]]
-    return ", ".join(names) + (f" and {len(kernels) - most} more" if len(kernels) > most else "")
+    return ", ".join(dict.fromkeys(names)) + (f" and {len(kernels) - most} more" if len(kernels) > most else "")

@@ -1,10 +1,7 @@
-"""Is a wheel what it says: names, RECORD, tags against real needs, size, paths of its own?"""
+"""Is a wheel what its name says: tags, CPU, real needs, size?"""
 
 from __future__ import annotations
 
-import base64
-import binascii
-import re
 from typing import TYPE_CHECKING
 
 from auditwheel.architecture import Architecture
@@ -14,7 +11,7 @@ from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from sm121.findings import Finding, Verdict
 from sm121.inspector.judge.tags import glibc_of
-from sm121.inspector.words import joined, listed, plural, shown
+from sm121.inspector.words import joined, listed, shown
 from sm121.progress import size as shown_size
 
 if TYPE_CHECKING:
@@ -23,77 +20,7 @@ if TYPE_CHECKING:
     from sm121.inspector.rules import Channel
 
 _RETAGGED = "https://packaging.python.org/en/latest/specifications/platform-compatibility-tags/"
-_RECORD = "https://packaging.python.org/en/latest/specifications/recording-installed-packages/"
-_OWNED_TWICE = "https://github.com/NVIDIA/cutlass/issues/3170"
 _MACHINES = ("aarch64", "x86_64")
-_NOT_HASHED = re.compile(r"[^/]+\.dist-info/(RECORD|RECORD\.jws|RECORD\.p7s)")
-
-
-def judge_record(
-    record: Mapping[str, tuple[str, int | None]], files: Mapping[str, tuple[str, int]], subject: str
-) -> Iterator[Finding]:
-    """RECORD against the files; `files` maps each path to its sha256 (hexadecimal, "" if not computed) and size."""
-    missing = sorted(record.keys() - files.keys())
-    extra = sorted(path for path in files.keys() - record.keys() if not _NOT_HASHED.fullmatch(path))
-    for paths, got in (
-        (missing, "stands in RECORD and is not there"),
-        (extra, "is there and does not stand in RECORD"),
-    ):
-        for path in paths[:20]:
-            yield Finding("wheel.record", shown(path), Verdict.FAIL, got, source=_RECORD)
-        if len(paths) > 20:
-            yield Finding(
-                "wheel.record", subject, Verdict.FAIL, f"{len(paths) - 20} more files: {got}", source=_RECORD
-            )
-    bad = 0
-    unhashed = []
-    for path in sorted(record.keys() & files.keys()):
-        said, length = record[path]
-        sha256, have = files[path]
-        if length is not None and length != have:
-            bad += 1
-            yield Finding(
-                "wheel.record",
-                shown(path),
-                Verdict.FAIL,
-                f"has {have} bytes",
-                f"{length} bytes, by RECORD",
-                source=_RECORD,
-            )
-        elif not said:
-            if not _NOT_HASHED.fullmatch(path):
-                unhashed.append(path)
-        elif sha256 and said.startswith("sha256=") and _digest(said) != sha256:
-            bad += 1
-            got = f"has the sha256 {sha256}"
-            yield Finding(
-                "wheel.record",
-                shown(path),
-                Verdict.FAIL,
-                got,
-                f"{_digest(said) or shown(said)}, by RECORD",
-                source=_RECORD,
-            )
-    if unhashed:
-        got = f"{plural(len(unhashed), 'file')} stand in RECORD without a hash: {listed(unhashed, 3)}"
-        yield Finding("wheel.record", subject, Verdict.WARN, got, "a hash for each", source=_RECORD)
-    if not (missing or extra or bad):
-        hashed = sum(1 for path in record if path in files and files[path][0])
-        yield Finding(
-            "wheel.record",
-            subject,
-            Verdict.PASS,
-            f"RECORD holds for {plural(len(record), 'file')} ({hashed} hashes recomputed)",
-        )
-
-
-def _digest(said: str) -> str:
-    """The hexadecimal form of a RECORD hash."""
-    value = said.partition("=")[2]
-    try:
-        return base64.urlsafe_b64decode(value + "=" * (-len(value) % 4)).hex()
-    except (binascii.Error, ValueError):
-        return ""
 
 
 def judge_name(filename: str, tags: Sequence[str], subject: str) -> Iterator[Finding]:
@@ -226,39 +153,4 @@ def judge_size(size: int, channel: Channel | None, subject: str, name: str = "")
         got = f"{size} bytes are too large for {channel.name}"
         yield Finding(
             "wheel.size", subject, Verdict.FAIL, got, limit, "Leave dead device code out.", channel.source
-        )
-
-
-def judge_ownership(records: Mapping[str, Mapping[str, tuple[str, int | None]]]) -> Iterator[Finding]:
-    """Paths that several distributions own; `records` maps `name version` to its RECORD."""
-    owners: dict[str, dict[str, str]] = {}
-    for distribution, record in records.items():
-        for path, (said, _) in record.items():
-            if not path.endswith(("/__init__.pyi", ".pyc")):
-                owners.setdefault(path, {})[distribution] = said
-    shared = {path: whose for path, whose in owners.items() if len(whose) > 1}
-    for path, whose in sorted(shared.items()):
-        names = joined(sorted(whose))
-        if len(set(whose.values())) > 1:
-            got = f"belongs to {names} with different contents: the one installed last wins"
-            yield Finding(
-                "set.owner",
-                shown(path),
-                Verdict.FAIL,
-                got,
-                "one owner",
-                "Install only one of them.",
-                _OWNED_TWICE,
-            )
-        else:
-            yield Finding(
-                "set.owner",
-                shown(path),
-                Verdict.INFO,
-                f"belongs to {names}, with equal contents",
-                source=_OWNED_TWICE,
-            )
-    if not shared and len(records) > 1:
-        yield Finding(
-            "set.owner", "the set", Verdict.PASS, f"no file has two owners among {len(records)} distributions"
         )

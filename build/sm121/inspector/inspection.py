@@ -1,0 +1,288 @@
+"""The whole inspection: read, apply the rules, put the report together."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+
+from sm121.artifact import Kind
+from sm121.findings import Finding, Verdict
+from sm121.inspector.coverage import cover, families
+from sm121.inspector.gather import gather
+from sm121.inspector.judge.cache import judge_cache_path
+from sm121.inspector.judge.device_code import judge_library
+from sm121.inspector.judge.families import judge_families, judge_presence
+from sm121.inspector.judge.jit import jit_cost, judge_jit
+from sm121.inspector.judge.line import cuda_majors, cuda_of, judge_grafts, judge_line, judge_providers
+from sm121.inspector.judge.promised import judge_promise, trace
+from sm121.inspector.judge.record import judge_ownership, judge_record
+from sm121.inspector.judge.stamp import Stamp, judge_build_record, judge_stamp
+from sm121.inspector.judge.symbols import Needs, judge_runtime, judge_symbols
+from sm121.inspector.judge.tags import judge_one_version, judge_tags
+from sm121.inspector.judge.wheel import judge_name, judge_platform, judge_size
+from sm121.inspector.policy import policy
+from sm121.inspector.reading import Depth
+from sm121.inspector.report import build_report
+from sm121.target import GB10
+from sm121.values import CudaVersion
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from sm121.artifact import Artifact
+    from sm121.inspector.coverage import FamilyCoverage, LibraryCoverage
+    from sm121.inspector.facts import ArtifactFacts, DistributionFacts, LibraryFacts
+    from sm121.inspector.judge.tags import Interpreter
+    from sm121.inspector.promise import Promise
+    from sm121.inspector.report import Report
+    from sm121.inspector.rules import Expectation, LibraryRule, Policy
+    from sm121.progress import Progress
+    from sm121.target import Capability
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What to judge for. Empty parts are not judged, or by what the artifact itself says."""
+
+    capability: Capability = GB10
+    driver: CudaVersion | None = None
+    """The CUDA version of the driver, as nvidia-smi shows it."""
+    version: str = ""
+    """The version that the artifact must carry."""
+    promise: Promise | None = None
+    line: CudaVersion | None = None
+    """The CUDA line that the libraries were built for."""
+    torch: str = ""
+    """torch's full version where the artifact is to be used."""
+    interpreter: Interpreter | None = None
+    channel: str = ""
+    kernels: bool = True
+    """Whether to look into images, or at their headers only."""
+    jobs: int | None = None
+    progress: Progress | None = field(default=None, compare=False)
+
+
+def inspect_artifact(artifact: Artifact, options: Options | None = None) -> Report:
+    """Read `artifact` to its end and judge it. Faults of the artifact become findings, never exceptions."""
+    options = options or Options()
+    policy()
+    path = getattr(artifact, "path", None)
+    facts = gather(
+        artifact, path if isinstance(path, Path) else None, Depth(options.capability, options.kernels),
+        jobs=options.jobs, progress=options.progress,
+    )  # fmt: skip
+    return judge(facts, options)
+
+
+def judge(facts: ArtifactFacts, options: Options) -> Report:
+    """Apply all rules to what was read. Pure."""
+    rules = policy()
+    libraries = tuple(cover(library, rules, options.capability, options.driver) for library in facts.libraries)
+    by_family = families(libraries)
+    cost = jit_cost(libraries, rules.drivers)
+    view = _View(facts, options, rules, libraries, by_family, _here(facts, rules))
+    findings = [
+        *facts.problems,
+        *_device(view),
+        *judge_jit(cost, libraries, rules.drivers, options.driver),
+        *_expected(view),
+        *_hosts(view),
+        *_identity(view),
+        *_promised(view),
+    ]
+    lines = trace(options.promise, libraries) if options.promise else ()
+    return build_report(facts, options, libraries, by_family, cost, findings, lines)
+
+
+@dataclass(frozen=True, slots=True)
+class _Here:
+    """A distribution that is here: its rules, if it has any, and its files."""
+
+    facts: DistributionFacts
+    paths: tuple[str, ...]
+    expectation: Expectation | None
+
+    @property
+    def subject(self) -> str:
+        return f"{self.facts.name} {self.facts.version}".strip()
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    """Everything that the rules look at."""
+
+    facts: ArtifactFacts
+    options: Options
+    rules: Policy
+    libraries: Sequence[LibraryCoverage]
+    families: Sequence[FamilyCoverage]
+    here: Sequence[_Here]
+
+    @property
+    def alone(self) -> bool:
+        """The artifact is one thing to be judged, not a place where many things lie."""
+        return self.facts.kind in {Kind.WHEEL, Kind.FILE}
+
+    @property
+    def judged(self) -> bool:
+        """The rules for projects speak of this capability."""
+        return self.options.capability.major in self.rules.project_majors
+
+    @property
+    def expected_version(self) -> str:
+        return self.options.version or (self.options.promise.version if self.options.promise else "")
+
+    def rule(self, path: str) -> LibraryRule | None:
+        """The rule for a library: a library is known by its path, with or without metadata beside it."""
+        if not self.judged:
+            return None
+        mine = [item.expectation for item in self.here if item.expectation]
+        others = {project.name: project.expects("") for project in self.rules.projects}
+        others.update({expectation.project: expectation for expectation in mine})
+        return next((rule for item in others.values() if (rule := item.library(path)) is not None), None)
+
+
+def _here(facts: ArtifactFacts, rules: Policy) -> tuple[_Here, ...]:
+    found = []
+    for item in facts.distributions:
+        project = rules.project(item.name)
+        whole = facts.kind == Kind.WHEEL
+        paths = facts.files if whole else [path for path in item.record if path in facts.files]
+        found.append(_Here(item, tuple(paths), project.expects(item.version) if project else None))
+    return tuple(found)
+
+
+def _device(view: _View) -> Iterator[Finding]:
+    if not view.libraries:
+        yield Finding("device.loads", view.facts.name, Verdict.PASS, "holds no library, object, cubin or fatbin")
+    for library in view.libraries:
+        facts = library.facts
+        if facts.unread:
+            yield Finding("read.failed", facts.path, Verdict.UNKNOWN, facts.unread, "a file that can be read")
+            continue
+        rule = view.rule(facts.path)
+        yield from judge_library(library, rule, view.options.capability, ours=view.alone or rule is not None)
+        yield from judge_cache_path(facts.path, view.options.capability)
+
+
+def _expected(view: _View) -> Iterator[Finding]:
+    for item in view.here if view.judged else ():
+        if item.expectation is None:
+            continue
+        yield from judge_presence(item.expectation, item.paths)
+        if view.options.kernels and item.expectation.families:
+            own = set(item.paths)
+            mine = families([library for library in view.libraries if library.facts.path in own])
+            yield from judge_families(item.expectation.families, mine, item.subject, view.options.capability)
+
+
+def _hosts(view: _View) -> Iterator[Finding]:
+    """CUDA line, symbols and grafts, for each distribution by itself; what belongs to none is one more group."""
+    owner = {path: item for item in view.here for path in item.paths}
+    groups: dict[str, list[LibraryFacts]] = defaultdict(list)
+    for library in view.facts.libraries:
+        groups[owner[library.path].subject if library.path in owner else ""].append(library)
+    items = {item.subject: item for item in view.here}
+    torch = view.options.torch or next(
+        (item.facts.version for item in view.here if item.facts.name == "torch"), ""
+    )
+    for subject, libraries in sorted(groups.items()):
+        item = items.get(subject)
+        if not view.alone and not (item and item.expectation) and not _cached(libraries):
+            continue
+        needed = {library.path: library.host.needed for library in libraries if library.host is not None}
+        version = item.facts.version if item else ""
+        yield from judge_line(needed, view.rules.libraries, version=version, torch=torch)
+        yield from judge_providers(
+            needed, view.rules.libraries, requires=item.facts.requires if item else None,
+            files=view.facts.files, own=view.alone,
+        )  # fmt: skip
+        yield from _symbols(view, libraries, version)
+        if item is not None:
+            yield from judge_grafts(item.paths, view.rules.libraries, item.facts.name)
+
+
+def _cached(libraries: Sequence[LibraryFacts]) -> bool:
+    return any("cached_ops/" in library.path for library in libraries)
+
+
+def _symbols(view: _View, libraries: Sequence[LibraryFacts], version: str) -> Iterator[Finding]:
+    hosts = [
+        (library.path, library.host) for library in libraries if library.host and library.host.type == "shared"
+    ]
+    defined = frozenset(symbol for _, host in hosts for symbol in host.defined)
+    stamped = cuda_of(version) or cuda_of(view.options.torch)
+    line = view.options.line or (CudaVersion(*stamped) if stamped else None)
+    for path, host in hosts:
+        if not host.undefined:
+            continue
+        needs = Needs(path, host.undefined, host.needed, getattr(host, "versioned", frozenset()))
+        yield from judge_symbols(needs, defined, view.rules.libraries)
+        for major in cuda_majors(host.needed, view.rules.libraries):
+            if (runtime := view.rules.runtimes.get(major)) is not None:
+                yield from judge_runtime(needs, runtime, line if line and line.major == major else None)
+
+
+def _identity(view: _View) -> Iterator[Finding]:
+    facts = view.facts
+    wheel = facts.kind == Kind.WHEEL
+    if wheel:
+        yield from _wheel(view)
+    judged = [item for item in view.here if wheel or item.expectation is not None]
+    for item in judged:
+        yield from judge_stamp(_stamp(view, item.facts), view.expected_version)
+        if item.facts.record:
+            own = {path: facts.files[path] for path in item.paths}
+            yield from judge_record(item.facts.record, own, item.subject, installed=not wheel)
+    if view.expected_version and not judged:
+        got = "no distribution is here whose version could be compared"
+        yield Finding("stamp.expected", facts.name, Verdict.UNKNOWN, got, view.expected_version)
+    if not view.alone:
+        yield from judge_ownership({item.subject: item.facts.record for item in view.here if item.facts.record})
+        yield from judge_one_version([f"{item.facts.name}=={item.facts.version}" for item in view.here])
+        yield from judge_one_version([path.rpartition("/")[2] for path in facts.files if path.endswith(".whl")])
+
+
+def _stamp(view: _View, distribution: DistributionFacts) -> Stamp:
+    folder = distribution.folder.rpartition("/")[2].rpartition(".")[0].split("-")
+    name = view.facts.name.rpartition("/")[2].split("-")
+    return Stamp(
+        distribution.name,
+        file_name=name[1] if view.facts.kind == Kind.WHEEL and len(name) > 1 else "",
+        folder=folder[1] if len(folder) > 1 else "",
+        metadata=distribution.version,
+        module=distribution.module_version,
+    )
+
+
+def _wheel(view: _View) -> Iterator[Finding]:
+    facts, options = view.facts, view.options
+    name = facts.name.rpartition("/")[2]
+    tags = [tag for item in facts.distributions for tag in item.tags]
+    if len(facts.distributions) != 1:
+        got = f"holds {len(facts.distributions)} dist-info folders"
+        yield Finding("wheel.metadata", name, Verdict.FAIL, got, "one")
+    yield from judge_name(name, tags, name)
+    try:
+        *_, parsed = parse_wheel_filename(name)
+    except InvalidWheelFilename:
+        parsed = frozenset()
+    platforms = sorted({tag.platform for tag in parsed})
+    machines = {library.path: library.machine for library in facts.libraries}
+    needs = {library.path: library.host.version_needs for library in facts.libraries if library.host is not None}
+    yield from judge_platform(platforms, machines, needs, name)
+    if options.interpreter is not None:
+        yield from judge_tags(name, options.interpreter)
+    if options.channel:
+        yield from judge_size(facts.size, view.rules.channels.get(options.channel), name, options.channel)
+
+
+def _promised(view: _View) -> Iterator[Finding]:
+    promise = view.options.promise
+    if promise is not None:
+        yield from judge_promise(promise, view.libraries, view.families)
+        yield from judge_build_record(promise.record)

@@ -1,0 +1,108 @@
+"""Reads one file into facts: device code in a forward pass, then what the host part says."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from sm121.device import DamagedError, ptx_kernels, read_host, stream
+from sm121.errors import ArtifactError
+from sm121.inspector.facts import ImageFacts, LibraryFacts, UnitFacts, UnitKernel
+from sm121.inspector.forward import read_forward
+from sm121.inspector.looker import Looker, headers
+from sm121.values import ArchSpec
+
+if TYPE_CHECKING:
+    from sm121.artifact import Member
+    from sm121.device import Container
+    from sm121.inspector.looker import UnitLook
+    from sm121.target import Capability
+
+_LIBRARY = re.compile(r".*\.(so(\.[0-9]+)*|a|o|cubin|fatbin)", re.DOTALL)
+_TEXTS = (b"/* GNU ld script", b"INPUT(", b"INPUT (", b"GROUP(", b"GROUP (", b"OUTPUT_FORMAT(")
+_HEAD = 64
+LARGEST_PTX = 256 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Depth:
+    """How deep to look: at kernels or headers only, with a digest or without, at the host's symbols or not."""
+
+    capability: Capability
+    kernels: bool = True
+    digest: bool = True
+    symbols: bool = True
+
+
+def may_hold_code(path: str, *, executable: bool) -> bool:
+    """Whether a file is to be looked at: a library, object, archive, cubin, fatbin or PTX by name, or a program."""
+    return executable or path.endswith(".ptx") or bool(_LIBRARY.fullmatch(path))
+
+
+def read_library(member: Member, depth: Depth) -> LibraryFacts | None:
+    """Read a member; None if it is an executable that is no program, or a script for the linker.
+
+    A file that cannot be read as what its name says is a library of no format, with the reason in `damage`.
+    """
+    try:
+        head = _head(member)
+        by_name = may_hold_code(member.path, executable=False)
+        if head.startswith(_TEXTS) or (not by_name and not head.startswith(b"\x7fELF")):
+            return None
+        if member.path.endswith(".ptx"):
+            return _ptx(member, depth)
+        return _library(member, depth)
+    except (DamagedError, ArtifactError) as error:
+        return LibraryFacts(member.path, member.size, "", "", damage=tuple(error.problems))
+
+
+def _head(member: Member) -> bytes:
+    with member.open() as file:
+        return file.read(_HEAD)
+
+
+def _library(member: Member, depth: Depth) -> LibraryFacts:
+    look = Looker(depth.capability, depth.kernels)
+    if not (depth.kernels or depth.digest) and member.content.mapped() is None:
+        with member.open() as file:
+            streamed = stream(file, member.size)
+        code, host, sha256 = streamed.device, streamed.host, ""
+        seen = tuple(headers(container) for container in code.containers)
+    else:
+        with read_forward(member, look, digest=depth.digest) as done:
+            code, seen, sha256 = done.code, done.seen, done.sha256
+            host = read_host(done.buffer) if code.format == "elf" else None
+    damage = dict.fromkeys((*code.damage, *(host.damage if host else ())))
+    if host is not None and not depth.symbols:
+        host = replace(host, defined=frozenset(), undefined=frozenset())
+    units = tuple(_unit(container, one) for container, one in zip(code.containers, seen, strict=True))
+    return LibraryFacts(
+        member.path, member.size, code.format, code.machine, units, tuple(damage), tuple(code.notices), host, sha256,
+        looked_into=depth.kernels,
+    )  # fmt: skip
+
+
+def _unit(container: Container, seen: UnitLook) -> UnitFacts:
+    return UnitFacts(
+        container.section, container.index, seen.images, seen.kernels, container.offset, container.size, container.member,
+        tuple(f"an image for sm_{entry.sm} that cannot be read ({entry.why})" for entry in container.unknown),
+    )  # fmt: skip
+
+
+def _ptx(member: Member, depth: Depth) -> LibraryFacts:
+    """A file of PTX text: one unit with one image."""
+    text = member.read(LARGEST_PTX)
+    version = re.search(rb"^\s*\.version\s+(\d+)\.(\d+)", text, re.MULTILINE)
+    target = re.search(rb"^\s*\.target\s+(sm_\d{2,3}[af]?)\b", text, re.MULTILINE)
+    if version is None or target is None:
+        raise DamagedError("no PTX: it lacks a .version or a .target line.")
+    names = ptx_kernels(text) if depth.kernels else ()
+    image = ImageFacts(
+        "ptx", ArchSpec.from_sm(target[1].decode()), member.size, member.size, "", (int(version[1]), int(version[2])),
+        kernels=len(names) if depth.kernels else None,
+    )  # fmt: skip
+    unit = UnitFacts("", 0, (image,), tuple(UnitKernel(name, (0,)) for name in names), size=member.size)
+    digest = hashlib.sha256(text).hexdigest() if depth.digest else ""
+    return LibraryFacts(member.path, member.size, "ptx", "", (unit,), sha256=digest, looked_into=depth.kernels)
