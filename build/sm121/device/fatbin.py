@@ -178,7 +178,7 @@ class Walk:
             place = _place(container.section, container.member)
             self.notices.add(
                 *(
-                    f"{place}entry at {entry.header_offset:#x} for sm {entry.sm} is not understood: {entry.why}."
+                    f"{place}entry at {entry.header_offset:#x} is not understood: {entry.why}."
                     for entry in container.unknown
                 )
             )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from sm121.device import archive, fatbin
 from sm121.device.cubin import read_cubin, read_target
 from sm121.device.elf import EM_CUDA, ET_REL, MAGIC, SHT_NOBITS, ElfFile
-from sm121.device.fatbin import KEPT_PAYLOAD, Container, DeviceCode, DeviceImage, Walk
+from sm121.device.fatbin import KEPT_PAYLOAD, Container, DeviceCode, DeviceImage, UnknownEntry, Walk
 from sm121.device.payload import payload
 from sm121.device.window import Remarks, Window
 from sm121.device.wrappers import SECTION as WRAPPERS
@@ -133,8 +133,12 @@ def _by_wrappers(elf: ElfFile, walk: Walk, damage: Remarks) -> None:
 
 
 def _bare_cubin(elf: ElfFile, index: int, member: str) -> Container:
-    arch, known = read_target(elf)
     base, size = elf.window.base, elf.window.size
+    try:
+        arch, known = read_target(elf)
+    except DamagedError as error:
+        unknown = UnknownEntry(" ".join(error.problems).removesuffix("."), 0, 0, base, size)
+        return Container("", index, base, size, (), (unknown,), member)
     image = DeviceImage(
         kind="cubin", arch=arch, section="", container=index, index=0, offset=base, header_offset=base, stored=size,
         size=size, compression="", version=(1, elf.abi_version), flags=0, suffix_known=known,
