@@ -263,15 +263,17 @@ def test_a_stored_file_is_used_without_reading_it(tmp_path: Path, monkeypatch: p
 def test_a_stored_file_that_changed_is_fetched_again(tmp_path: Path) -> None:
     store = filled(tmp_path)
     path = Store(store).path(pin())
-    times = path.stat()
     path.chmod(0o644)
     path.write_bytes(bytes(len(CONTENT)))
     assert fetch([pin()], store, mirror=tmp_path / "mirror", progress=quiet())[NAME].read_bytes() == CONTENT
+    times = path.stat()
     path.chmod(0o644)
     path.write_bytes(bytes(len(CONTENT)))
-    os.utime(path, ns=(times.st_atime_ns, path.stat().st_mtime_ns))
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert Store(store).holds(pin()), "same size, same time: the cheap check cannot see it"
     assert not Store(store).holds(pin(), rehash=True)
-    assert not path.exists()
+    assert not Store(store).holds(pin()), "and is not trusted any more"
+    assert fetch([pin()], store, mirror=tmp_path / "mirror", progress=quiet())[NAME].read_bytes() == CONTENT
 
 
 def test_a_file_without_proof_is_proven(tmp_path: Path) -> None:

@@ -95,8 +95,11 @@ def git(tree: Path, *words: str) -> str:
 
 
 UPSTREAM = {
-    "2.0": {"f": "new\nnew\n" + text(L30="upstream changed it"), "sub/g": text(), "top": "x"},
-    "1.0": {"f": text(), "sub/g": text(), ".gitattributes": "* text eol=crlf\n", ".gitignore": "sub/\n", "crlf": "a\r\n"},
+    "2.0": {"f": "new\nnew\n" + text(L30="upstream changed it"), "sub/g": text(), "PKG-INFO": "x"},
+    "1.0": {
+        "f": text(), "sub/g": text(), ".gitattributes": "* text eol=crlf\n", ".gitignore": "sub/\n",
+        "crlf": "a\r\n", "PKG-INFO": "x",
+    },
 }  # fmt: skip
 
 
@@ -272,6 +275,14 @@ def test_no_patches(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
 )
 def test_series_must_be_versions(desk: Desk, words: list[str]) -> None:
     with pytest.raises(UsageError, match=r"looks like 0\.33\.0"):
+        desk(*words)
+
+
+@pytest.mark.parametrize(
+    "words", [["check", "--against", "newest"], ["rebase", "--series", "1.0", "--onto", "x"]]
+)
+def test_versions_must_be_versions(desk: Desk, words: list[str]) -> None:
+    with pytest.raises(UsageError, match="a version looks like"):
         desk(*words)
 
 

@@ -184,6 +184,15 @@ def test_a_mail_that_was_cut_between_two_files_is_damaged(tmp_path: Path) -> Non
     assert "summary" in judged.message
 
 
+def test_a_summary_inside_the_sources_is_no_claim(tmp_path: Path) -> None:
+    log = " 1 file changed, 9 insertions(+)\n"
+    tree = make(tmp_path / "tree", {"f": log + OLD})
+    text = f"--- a/f\n+++ b/f\n@@ -1,4 +1,4 @@\n {log}-line 1\n+x\n line 2\n line 3\n"
+    assert [one.state for one in judge([patch(text)], tree)] == [State.APPLIES]
+    mail = f"Subject: [PATCH] x\n\n{log}\n---\n f | 2 +-\n 1 file changed, 1 insertion(+), 1 deletion(-)\n\n"
+    assert [one.state for one in judge([patch(f"{mail}diff --git a/f b/f\n{text}")], tree)] == [State.APPLIES]
+
+
 @pytest.mark.parametrize("path", ["../out", "/tmp/out", ".git/config", "sub/../../out"])
 def test_a_patch_cannot_leave_the_tree(path: str, tmp_path: Path) -> None:
     tree = make(tmp_path / "tree", {"f": OLD})

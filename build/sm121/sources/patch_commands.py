@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
 from rich.console import Console
 from rich.table import Table
 
@@ -110,6 +111,10 @@ class Request:
             pins.load(self.given.pins), self.given.work.absolute() / "files", self.given.mirror, Progress()
         )
 
+    def against(self) -> list[str]:
+        """The versions of --against. Raises UsageError."""
+        return [_version(text) for text in self.given.against]
+
     def all_series(self) -> list[Series]:
         return load_series(self.patches, self.project)
 
@@ -172,6 +177,8 @@ def rows(
     With `outside` the other series are judged too, each on its own; so are all against a version that none covers.
     """
     found = list[Row]()
+    if not series:
+        return found
     wanted = named_paths(patch for one in series for patch in one.patches)
     for version in versions:
         covering = [one for one in series if one.covers(version)]
@@ -189,15 +196,15 @@ def rows(
 
 
 def _needed(wanted: frozenset[str], path: str) -> bool:
-    """The files that patches name, and those at the top, so that a tree is never empty."""
-    return path in wanted or "/" not in path
+    """The files that patches name, and the project's own description, so that a tree is never empty."""
+    return path in wanted or path.endswith(("PKG-INFO", "METADATA"))
 
 
 def _check(request: Request) -> int:
     upstream, series = request.upstream(), request.all_series()
     found = rows(
         upstream, request.project, series,
-        request.given.against or [v for v in upstream.versions(request.project) if any(o.covers(v) for o in series)],
+        request.against() or [v for v in upstream.versions(request.project) if any(o.covers(v) for o in series)],
         outside=False,
     )  # fmt: skip
     if request.given.json:
@@ -220,7 +227,7 @@ def _check(request: Request) -> int:
 
 def _status(request: Request) -> int:
     upstream, series = request.upstream(), request.all_series()
-    versions = dict.fromkeys([*upstream.versions(request.project), *request.given.against])
+    versions = dict.fromkeys([*upstream.versions(request.project), *request.against()])
     found = rows(upstream, request.project, series, versions, outside=True)
     if request.given.json:
         _print_json(row.data for row in found)
@@ -241,7 +248,7 @@ def _status(request: Request) -> int:
 
 def _new(request: Request) -> int:
     tree, name = request.work_tree(), str(request.given.series)
-    version = request.given.version or _newest(request, name)
+    version = _version(request.given.version) if request.given.version else _newest(request, name)
     if not versions_of(name).contains(version, prereleases=True):
         raise UsageError(f"the series {name} does not cover {version}.")
     tree.create(version, request.place(version))
@@ -271,7 +278,7 @@ def _refresh(request: Request) -> int:
 
 
 def _rebase(request: Request) -> int:
-    tree, onto = request.work_tree(), str(request.given.onto)
+    tree, onto = request.work_tree(), _version(request.given.onto)
     if not tree.exists:
         name = str(request.given.series)
         version = _newest(request, name)
@@ -329,6 +336,13 @@ def _newest(request: Request, series: str) -> str:
             do="name a version with --version.",
         )
     return covered[0]
+
+
+def _version(text: str) -> str:
+    try:
+        return str(Version(text))
+    except InvalidVersion as error:
+        raise UsageError(f"a version looks like 0.33.0, found {text!r}.") from error
 
 
 def _print_json(found: Iterable[dict[str, object]]) -> None:

@@ -30,6 +30,12 @@ if TYPE_CHECKING:
     from sm121.sources.series import Patch
 
 
+_SUMMARY = re.compile(
+    rb"^ (\d+) files? changed(?:, (\d+) insertions?\(\+\))?(?:, (\d+) deletions?\(-\))?$", re.MULTILINE
+)
+"""The last line of the statistics that git format-patch puts before a diff."""
+
+
 class State(StrEnum):
     """How a patch stands to a tree."""
 
@@ -344,12 +350,10 @@ class _Bench:
             parts = PurePosixPath(path).parts
             if path.startswith("/") or ".." in parts or ".git" in parts:
                 return f"it wants to write {path}, which is not in the tree"
-        claim = re.search(
-            rb"^ (\d+) files? changed(?:, (\d+) insertions?\(\+\))?(?:, (\d+) deletions?\(-\))?$",
-            patch.data.partition(b"\ndiff --git ")[0], re.MULTILINE,
-        )  # fmt: skip
-        if claim:
-            wanted = (int(claim[2] or 0), int(claim[3] or 0))
+        head, diff, _ = patch.data.partition(b"\ndiff --git ")
+        claim = list(_SUMMARY.finditer(head))[-1:] if diff else []
+        for match in claim:
+            wanted = (int(match[2] or 0), int(match[3] or 0))
             if wanted != (stat.added, stat.removed):
                 return (
                     f"its summary says {wanted[0]} lines added and {wanted[1]} removed, "

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
@@ -57,7 +58,7 @@ class Store:
         """Whether the proven file is there and unchanged since it was proven.
 
         Cheap as long as size and time are those of the proof; otherwise, or with `rehash`, all bytes are read
-        again. A file that no longer has its hash is removed.
+        again. A file that no longer has its hash loses its proof; fetching replaces it.
         """
         path = self.path(pin)
         try:
@@ -70,7 +71,7 @@ class Store:
             self._prove(pin)
             return True
         with writing(path):
-            path.unlink()
+            self._record(pin).unlink(missing_ok=True)
         return False
 
     def admit(self, pin: FilePin) -> Path:
@@ -84,6 +85,8 @@ class Store:
         if size != pin.size or found != pin.sha256:
             raise mismatch(pin, f"{found}, {size} bytes")
         with writing(path):
+            with part.open("rb") as file:
+                os.fsync(file)  # a power failure must not leave a name without its bytes
             part.chmod(0o444)
             part.replace(path)
             self._prove(pin)

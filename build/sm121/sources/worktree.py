@@ -162,7 +162,8 @@ class WorkTree:
         return int(git.run(self.path, "rev-list", "--count", f"{base}..HEAD").stdout)
 
     def _conflict(self, what: str, verb: str) -> PatchError:
-        unmerged = git.run(self.path, "diff", "--name-only", "--diff-filter=U").stdout.split()
+        listed = git.run(self.path, "diff", "--name-only", "-z", "--diff-filter=U").stdout
+        unmerged = [name for name in listed.split("\0") if name]
         where = f" in {', '.join(unmerged)}" if unmerged else ""
         return PatchError(
             f"{what} conflicts{where}; git {verb} is unfinished in {self.path}.",
