@@ -215,9 +215,11 @@ def test_a_patch_cannot_write_through_a_link(tmp_path: Path) -> None:
     assert (tmp_path / "outside" / "f").read_text() == OLD
 
 
-def test_a_repository_around_the_tree_changes_nothing(tmp_path: Path) -> None:
+def test_a_repository_around_the_tree_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Inside a repository git apply skips, in silence, what lies outside the current folder."""
     subprocess.run(["git", "init", "-q", tmp_path], check=True)
+    (tmp_path / "scratch").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "scratch"))
     tree = make(tmp_path / "deep" / "tree", {"f": OLD})
     make(tmp_path, {"f": "another\n"})
     ledger = apply([patch(diff("f", 10, "changed"))], tree)
