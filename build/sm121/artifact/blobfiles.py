@@ -16,6 +16,7 @@ from sm121.artifact.tarstream import BLOCK, TarEntry, TarKind, tar_entries
 from sm121.errors import ArtifactError, StorageError
 
 if TYPE_CHECKING:
+    import io
     from collections.abc import Iterable
     from pathlib import Path
 
@@ -65,7 +66,7 @@ class FolderFiles:
         return self._maps[name]
 
     def close(self) -> None:
-        _close_maps(mapped.memory for mapped in self._maps.values() if mapped)
+        close_maps(mapped.memory for mapped in self._maps.values() if mapped)
 
     def _content(self, name: str) -> FileContent:
         if not self.has(name):
@@ -94,14 +95,14 @@ class TarFiles:
         mapped = self.mapped(name)
         if mapped is None:
             raise ArtifactError(f"{printable(name)} is missing in the archive.")
-        return buffered(_Range(mapped))
+        return buffered(MappedStream(mapped))
 
     def mapped(self, name: str) -> Mapped | None:
         entry = self._entry(name)
         return Mapped(self._memory, entry.offset, entry.size) if entry else None
 
     def close(self) -> None:
-        _close_maps([self._memory])
+        close_maps([self._memory])
 
     def _entry(self, name: str) -> TarEntry | None:
         """The file of that name, through links: engines store equal layers once."""
@@ -127,10 +128,10 @@ def open_tar(path: Path) -> tuple[TarFiles, int]:
     with file:
         plain, compression = decompressed(file)
         if not compression:
-            return TarFiles(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), path.name), 0
+            return TarFiles(map_file(file), path.name), 0
         with spooled(plain) as copy:
             size = copy.tell()
-            return TarFiles(mmap.mmap(copy.fileno(), 0, access=mmap.ACCESS_READ), path.name), size
+            return TarFiles(map_file(copy), path.name), size
 
 
 def is_tar(path: Path) -> bool:
@@ -165,11 +166,20 @@ def spooled(stream: BinaryIO, most: int = LIMITS.total) -> BinaryIO:
     return copy
 
 
-def _close_maps(maps: Iterable[mmap.mmap]) -> None:
+def map_file(file: BinaryIO | io.RawIOBase) -> mmap.mmap:
+    """Map an opened file; the map outlives the file object. Raises ArtifactError if it is empty."""
+    try:
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except (ValueError, OSError) as error:
+        raise ArtifactError(f"The file cannot be mapped: {error}.") from error
+
+
+def close_maps(maps: Iterable[mmap.mmap]) -> None:
+    """Close maps, those apart that a member's buffer still uses: they go with it."""
     for memory in maps:
         try:
             memory.close()
-        except BufferError:  # a member's buffer is still in use
+        except BufferError:
             continue
 
 
@@ -190,7 +200,7 @@ class _MappedForward:
         return position <= len(self._memory)
 
 
-class _Range(RawReader):
+class MappedStream(RawReader):
     """A range of a mapped file as a stream."""
 
     def __init__(self, mapped: Mapped) -> None:

@@ -14,7 +14,7 @@ from sm121.errors import ArtifactError
 from sm121.findings import Finding, Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from sm121.artifact.imagedocs import ImageConfig, Manifest, Platform
     from sm121.artifact.layers import LayerBlob, Store
@@ -28,8 +28,8 @@ class Image:
     """An image, opened: questions about its configuration read no layer.
 
     `manifest` is None where the source has none (an engine, and archives of engines before 25); its digest is
-    computed from the bytes. It equals a registry's digest only if the image was read from that registry or from
-    a layout that kept its documents: `reference` then names it by digest.
+    computed from the bytes. It is a registry's digest if the image was read from there or from a layout that kept
+    its documents. `reference` names the image in its registry by digest, `asked` is what the caller named.
     """
 
     kind = Kind.IMAGE
@@ -37,19 +37,20 @@ class Image:
     def __init__(
         self, name: str, store: Store, config: ImageConfig, blobs: Sequence[LayerBlob], *,
         manifest: Manifest | None = None, reference: ImageReference | None = None,
-        claimed: Platform | None = None, notes: Iterable[Finding] = (), limits: Limits = LIMITS,
+        asked: ImageReference | None = None, claimed: Platform | None = None, limits: Limits = LIMITS,
     ) -> None:  # fmt: skip
         self.name = name
         self.config = config
         self.manifest = manifest
         self.reference = reference
+        self.asked = asked
         self.blobs = tuple(blobs)
         self._store = store
         self._limits = limits
         self._layers = [Layer(blob, store, limits) for blob in blobs]
         self._scanned = False
         self._unread: tuple[Finding, ...] = ()
-        self._documents = (*notes, *_document_problems(config, self.blobs, claimed))
+        self._documents = tuple(_document_problems(config, self.blobs, claimed))
         self._surprises: list[Finding] = []
 
     @property
@@ -62,7 +63,7 @@ class Image:
         """Faults of documents and layers; those of layers are known once they have been streamed."""
         tree = self.tree.problems if self._scanned else []
         layers = [finding for layer in self._layers for finding in layer.problems]
-        return [*self._documents, *layers, *tree, *self._unread, *self._surprises]
+        return [*self._store.notes, *self._documents, *layers, *tree, *self._unread, *self._surprises]
 
     def members(self, wanted: Wanted | None = None, *, known: Collection[Sha256] = ()) -> Iterator[Member]:
         """The regular files of the merged view, topmost layer first, in the order of the archives.

@@ -203,12 +203,12 @@ class ImageConfig:
         return replace(made, history=history, digest=Sha256.of_bytes(data))
 
     @classmethod
-    def of_engine(cls, attributes: Mapping[str, Any]) -> Self:
-        """Read what an engine says of an image it holds; the history is not part of it."""
+    def of_engine(cls, attributes: Mapping[str, Any], history: tuple[HistoryEntry, ...] = ()) -> Self:
+        """Read what an engine says of an image that it holds; the history comes apart."""
         reader = JsonReader("the engine's description of the image")
         top = {key.lower(): value for key, value in attributes.items()}
         diff_ids = reader.texts(reader.table(top, "rootfs"), "Layers")
-        return cls._made(reader, top, reader.table(top, "config"), diff_ids)
+        return replace(cls._made(reader, top, reader.table(top, "config"), diff_ids), history=history)
 
     @classmethod
     def _made(cls, reader: JsonReader, top: Table, run: Table, diff_ids: tuple[str, ...]) -> Self:

@@ -40,7 +40,9 @@ class LayerBlob:
 
 
 class Store(Protocol):
-    """Where the blobs of an image lie."""
+    """Where the blobs of an image lie. `notes` say what had to be copied to read them."""
+
+    notes: list[Finding]
 
     def open(self, blob: LayerBlob, *, again: bool) -> BinaryIO:
         """Stream a blob from its start. `again` says that it was streamed and verified before."""

@@ -23,7 +23,7 @@ from sm121.progress import size
 from sm121.values import Sha256
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from sm121.artifact.imagedocs import Descriptor, Manifest, Platform
@@ -45,7 +45,8 @@ def is_layout(path: Path) -> bool:
 class LayoutStore:
     """Blobs of a layout."""
 
-    def __init__(self, files: BlobFiles) -> None:
+    def __init__(self, files: BlobFiles, notes: Iterable[Finding] = ()) -> None:
+        self.notes = list(notes)
         self._files = files
 
     def open(self, blob: LayerBlob, *, again: bool) -> BinaryIO:  # noqa: ARG002 -- part of the protocol
@@ -115,12 +116,12 @@ class _Layout:
         chosen = Chooser(self.path.name, self.platform, fetch, tag, digest).choose(top)
         blobs = layer_blobs(chosen.manifest, chosen.config, _blob)
         return Image(
-            str(self.path), LayoutStore(self.files), chosen.config, blobs, manifest=chosen.manifest,
-            claimed=chosen.claimed, notes=self.notes, limits=self.limits,
+            str(self.path), LayoutStore(self.files, self.notes), chosen.config, blobs, manifest=chosen.manifest,
+            claimed=chosen.claimed, limits=self.limits,
         )  # fmt: skip
 
     def _of_save(self, tag: str) -> Image:
-        saved = _saved(read_document(self.files, "manifest.json", self.limits.document), self.path.name)
+        saved = read_saved(read_document(self.files, "manifest.json", self.limits.document), self.path.name)
         named = [image for image in saved if not tag or any(_is_named(name, tag) for name in image.tags)]
         if len(named) != 1:
             there = ", ".join(name for image in saved for name in image.tags or ("an image without a name",))
@@ -142,11 +143,11 @@ class _Layout:
             LayerBlob(number, where, None, diff_id)
             for number, (where, diff_id) in enumerate(zip(image.layers, diff_ids, strict=False))
         ]
-        return Image(str(self.path), LayoutStore(self.files), config, blobs, notes=self.notes, limits=self.limits)
+        return Image(str(self.path), LayoutStore(self.files, self.notes), config, blobs, limits=self.limits)
 
 
 @dataclass(frozen=True, slots=True)
-class _Saved:
+class Saved:
     """One image in the manifest.json of an engine."""
 
     config: str
@@ -154,13 +155,14 @@ class _Saved:
     layers: tuple[str, ...]
 
 
-def _saved(data: bytes, archive: str) -> list[_Saved]:
+def read_saved(data: bytes, archive: str) -> list[Saved]:
+    """Read a manifest.json; `archive` is its name for messages."""
     reader = JsonReader(f"manifest.json of {archive}")
     images = reader.document(data)
     if not isinstance(images, list) or not all(isinstance(image, dict) for image in images):
         raise ArtifactError(f"{reader.what} is no list of images.", do="write the archive with `docker save`.")
     saved = [
-        _Saved(reader.text(image, "Config"), reader.texts(image, "RepoTags"), reader.texts(image, "Layers"))
+        Saved(reader.text(image, "Config"), reader.texts(image, "RepoTags"), reader.texts(image, "Layers"))
         for image in images
     ]
     reader.finish()

@@ -7,25 +7,28 @@ several images in a layout.
 
 from __future__ import annotations
 
+import difflib
 import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sm121.artifact.blobfiles import is_tar
+from sm121.artifact.engine import find_in_engine, open_engine
 from sm121.artifact.folder import FileArtifact, FolderArtifact
 from sm121.artifact.imagedocs import LINUX_ARM64
 from sm121.artifact.layout import is_layout, open_layout
 from sm121.artifact.member import LIMITS, printable
-from sm121.artifact.reference import parse_digest
+from sm121.artifact.pulled import open_registry
+from sm121.artifact.reference import ImageReference, parse_digest
 from sm121.artifact.wheel import Wheel
-from sm121.errors import ArtifactError
+from sm121.errors import ArtifactError, ImageError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from sm121.artifact.image import Image
     from sm121.artifact.imagedocs import Platform
     from sm121.artifact.member import Artifact, Limits
-
-_LAYOUTS = ("oci:", "oci-archive:", "docker-archive:")
 
 
 def open_artifact(
@@ -49,9 +52,43 @@ def open_artifact(
 
 
 def _named(text: str, platform: Platform, limits: Limits) -> Artifact:
-    if text.startswith(_LAYOUTS):
-        return _layout(text.partition(":")[2], platform, limits)
-    raise ArtifactError(f"{printable(text)} does not exist.", do="name a wheel, library, folder, or image.")
+    """Open what is no path here: an image by name."""
+    for prefix, opened in _TRANSPORTS.items():
+        if text.startswith(prefix):
+            return opened(text.removeprefix(prefix), platform, limits)
+    if text.startswith(("/", "./", "../", "~")) or text.endswith(_SUFFIXES):
+        raise _missing(text)
+    try:
+        reference = ImageReference.parse_familiar(text).identified()
+    except ImageError as error:
+        raise ArtifactError([f"{printable(text)} does not exist.", *error.problems], do=error.do) from error
+    if reference.digest is None and not text.startswith(f"{reference.registry}/"):
+        # As with `docker run`, a name without a registry is first of all one of this machine.
+        held = find_in_engine(text, platform, limits=limits)
+        if held is not None:
+            return held
+    return open_registry(reference, platform, limits=limits)
+
+
+def _from_registry(text: str, platform: Platform, limits: Limits) -> Image:
+    return open_registry(ImageReference.parse_familiar(text), platform, limits=limits)
+
+
+def _from_engine(text: str, platform: Platform, limits: Limits) -> Image:
+    return open_engine(text, platform, limits=limits)
+
+
+def _missing(text: str) -> ArtifactError:
+    path = Path(text)
+    try:
+        beside = [entry.name for entry in path.parent.iterdir()]
+    except OSError:
+        return ArtifactError(
+            f"{printable(text)} does not exist.", do=f"check the folder {printable(str(path.parent))}."
+        )
+    near = difflib.get_close_matches(path.name, beside, 3, 0.6)
+    shown = f"there is: {printable(', '.join(near))}." if near else "check the path."
+    return ArtifactError(f"{printable(text)} does not exist.", do=shown)
 
 
 def _layout(text: str, platform: Platform, limits: Limits) -> Image:
@@ -67,4 +104,14 @@ def _layout(text: str, platform: Platform, limits: Limits) -> Image:
         path = Path(":".join(parts[:count]))
         if path.exists():
             return open_layout(path, platform, tag=":".join(parts[count:]), limits=limits)
-    raise ArtifactError(f"{printable(text)} does not exist.", do="name the folder or archive of the image.")
+    raise _missing(text)
+
+
+_TRANSPORTS: dict[str, Callable[[str, Platform, Limits], Artifact]] = {
+    "docker://": _from_registry,
+    "docker-daemon:": _from_engine,
+    "oci:": _layout,
+    "oci-archive:": _layout,
+    "docker-archive:": _layout,
+}
+_SUFFIXES = (".whl", ".so", ".a", ".o", ".cubin", ".fatbin", ".tar", ".tar.gz", ".tgz", ".tar.zst", ".zip")
