@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sm121.audit.checkpoint import Checkpoint
@@ -240,6 +240,7 @@ json_values = st.recursive(
 METHODS = ["compressed-tensors", "modelopt", "mxfp4", "fp8", "awq", "gptq", "fbgemm_fp8", "quark"]
 
 
+@settings(deadline=None)
 @given(
     table=st.dictionaries(st.sampled_from(KEYS), json_values, max_size=8),
     method=st.sampled_from(METHODS) | json_values,
