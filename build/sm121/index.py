@@ -8,6 +8,7 @@ index is only a place to look: what a file must be is said by its pin's size and
 from __future__ import annotations
 
 import configparser
+import hashlib
 import io
 import os
 import re
@@ -18,7 +19,7 @@ import zipfile
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Self
+from typing import IO, TYPE_CHECKING, Protocol, Self
 from urllib.parse import urlsplit, urlunsplit
 
 import requests
@@ -26,13 +27,14 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 from pypi_simple import PYPI_SIMPLE_ENDPOINT, NoSuchProjectError, PyPISimple, UnsupportedContentTypeError
 from requests.adapters import HTTPAdapter
+from urllib3.exceptions import HTTPError
 from urllib3.util.retry import Retry
 
-from sm121.errors import FetchError
+from sm121.errors import DigestError, FetchError
 from sm121.values import Sha256
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from pypi_simple import DistributionPackage
 
@@ -189,13 +191,18 @@ def metadata(file: IndexFile) -> str:
     return member(file, ".dist-info/METADATA").decode("utf-8", "replace")
 
 
-def member(file: IndexFile, ending: str) -> bytes:
-    """The content of the one member of a wheel whose path, at most one folder deep, ends with `ending`."""
+def member(file: IndexFile, path: str) -> bytes:
+    """One member of a wheel. A path that starts with `.dist-info/` is looked for in the wheel's own such folder.
+
+    Raises FetchError if the wheel cannot be read or has no such member.
+    """
     try:
         with session() as opened, _remote(opened, file) as handle, zipfile.ZipFile(handle) as archive:
-            names = [name for name in archive.namelist() if name.endswith(ending) and name.count("/") == 1]
-            if len(names) != 1:
-                raise FetchError(f"{file.filename} has {len(names)} members *{ending}, wanted one.")
+            names = [path]
+            if path.startswith(".dist-info/"):
+                names = [name for name in archive.namelist() if name.endswith(path) and name.count("/") == 1]
+            if len(names) != 1 or names[0] not in archive.NameToInfo:
+                raise FetchError(f"{file.filename} has no {path}.")
             return archive.read(names[0])
     except (requests.RequestException, OSError, zipfile.BadZipFile) as error:
         raise FetchError(
@@ -203,26 +210,30 @@ def member(file: IndexFile, ending: str) -> bytes:
         ) from error
 
 
-def sdist_member(file: IndexFile, path: str) -> str:
-    """A text file out of a source distribution, `path` below its top folder; read only as far as needed.
+def sdist_texts(file: IndexFile, wanted: Callable[[str], bool]) -> dict[str, str]:
+    """Text files out of a source distribution, by path below its top folder; nothing is stored.
 
-    Raises FetchError if it cannot be read or is not there.
+    Raises FetchError if it cannot be read, DigestError if its bytes are not those that the index announces.
     """
+    found: dict[str, str] = {}
     try:
         with session() as opened, opened.get(file.url, timeout=TIMEOUT, stream=True) as answer:
             answer.raise_for_status()
-            answer.raw.decode_content = False
-            with tarfile.open(fileobj=answer.raw, mode="r|gz") as archive:
+            hashed = _Hashed(answer.raw)
+            with tarfile.open(fileobj=hashed, mode="r|gz") as archive:
                 for entry in archive:
-                    if entry.isfile() and entry.name.partition("/")[2] == path:
-                        content = archive.extractfile(entry)
-                        assert content is not None
-                        return content.read(_BLOCK).decode("utf-8", "replace")
-    except (requests.RequestException, OSError, tarfile.TarError, EOFError) as error:
+                    path = entry.name.partition("/")[2]
+                    if entry.isfile() and wanted(path) and (content := archive.extractfile(entry)):
+                        found[path] = content.read().decode("utf-8", "replace")
+            while hashed.read(_BLOCK):
+                pass
+    except (requests.RequestException, HTTPError, OSError, tarfile.TarError, EOFError) as error:
         raise FetchError(
             f"{file.filename} could not be read from {public(file.url)}: {_reason(error)}."
         ) from error
-    raise FetchError(f"{file.filename} holds no {path}.")
+    if file.sha256 is not None and hashed.digest != file.sha256:
+        raise DigestError(f"{file.filename} is {hashed.digest}, the index announces {file.sha256}.")
+    return found
 
 
 def public(url: str) -> str:
@@ -235,6 +246,30 @@ def public(url: str) -> str:
 def public_text(text: str) -> str:
     """A text with the user names and passwords taken out of its addresses."""
     return re.sub(r"(https?://)[^/@\s]+@", r"\1", text)
+
+
+class _Readable(Protocol):
+    def read(self, amt: int, /) -> bytes: ...
+
+
+class _Hashed(io.RawIOBase):
+    """A stream that hashes what is read from it."""
+
+    def __init__(self, raw: _Readable) -> None:
+        self._raw = raw
+        self._hash = hashlib.sha256()
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1, /) -> bytes:
+        piece = self._raw.read(size)
+        self._hash.update(piece)
+        return piece
+
+    @property
+    def digest(self) -> Sha256:
+        return Sha256(self._hash.hexdigest())
 
 
 class _Ranges(io.RawIOBase):

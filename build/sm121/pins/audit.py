@@ -11,9 +11,9 @@ from sm121.findings import Finding, Verdict
 from sm121.pins.choose import PYTHON
 from sm121.pins.cuda_parts import toolkit_parts
 from sm121.pins.environment import Environment, known_bad, known_collisions
-from sm121.pins.facts import pinned_wheels
+from sm121.pins.facts import exact, pinned_wheels
 from sm121.pins.flashinfer_set import flashinfer_set
-from sm121.pins.knowledge import toolkit_releases
+from sm121.pins.knowledge import known, toolkit_releases
 from sm121.pins.torch_family import torch_build, torch_family
 
 if TYPE_CHECKING:
@@ -44,14 +44,11 @@ def check(
     one finding says that the rest is unknown.
     """
     environment = pinned_environment(line, release, cpu, beside)
-    findings = [*_torch_pinned(line, release), *judge(environment)]
+    findings = [*_compiler(line), *_torch_pinned(line, release), *judge(environment)]
     if facts is None:
-        return [
-            *findings,
-            Finding("pins.upstream", "indexes", Verdict.UNKNOWN, "were not asked what the packages require"),
-        ]
-    return [
-        *findings,
+        unasked = Finding("pins.upstream", "indexes", Verdict.UNKNOWN, "were not asked what the packages require")
+        return [*findings, unasked]
+    findings += [
         *(Finding("pins.upstream", key, Verdict.UNKNOWN, why) for key, why in facts.missing.items()),
         *_listed(line, release, cpu, facts),
         *_recorded(release, facts),
@@ -61,6 +58,7 @@ def check(
         *_owners(facts),
         *_resolved(line, cpu, facts),
     ]
+    return list(dict.fromkeys(findings))
 
 
 def pinned_environment(line: Line, release: Release, cpu: Cpu, beside: Sequence[str] = ()) -> Environment:
@@ -69,8 +67,25 @@ def pinned_environment(line: Line, release: Release, cpu: Cpu, beside: Sequence[
     installed = {"vllm": release.version}
     for package in (*packages, *release.companions):
         installed[package.name] = package.version + (f"+{package.cuda.local}" if package.cuda else "")
-    installed.update(Environment.of_lines(beside).installed)
+    installed.update(Environment.of_lines(exact(beside)).installed)
     return Environment(installed, cpu, line.cuda, from_index=True)
+
+
+def _compiler(line: Line) -> list[Finding]:
+    """Whether the compiler is of the runtime's release, or newer with a proof still to be given."""
+    subject = f"line {line.name}"
+    got = f"compiles with CUDA {line.compiler}, runs with libraries of {line.cuda}"
+    if line.compiler == line.cuda:
+        return [Finding("pins.compiler", subject, Verdict.PASS, got)]
+    older = line.compiler < line.cuda
+    return [
+        Finding(
+            "pins.compiler", subject, Verdict.WARN if older else Verdict.INFO, got,
+            advice=""
+            if older
+            else f"Every CUDA symbol of the result must exist in the libraries of {line.cuda}; the inspection proves it.",
+        )
+    ]  # fmt: skip
 
 
 def _torch_pinned(line: Line, release: Release) -> list[Finding]:
@@ -228,12 +243,13 @@ def _toolkits(facts: Facts) -> Iterator[Finding]:
 
 def _owners(facts: Facts) -> Iterator[Finding]:
     """Files that two distributions of the environment own with different content."""
+    told = {collision.path for collision in known().collisions}
     first: dict[str, tuple[str, str]] = {}
     shared: dict[tuple[str, str], list[str]] = {}
     for name, record in facts.records.items():
         for path, digest in record.items():
             owner, known_digest = first.setdefault(path, (name, digest))
-            if owner != name and known_digest != digest:
+            if owner != name and known_digest != digest and path not in told:
                 shared.setdefault((owner, name), []).append(path)
     for (one, other), paths in shared.items():
         more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""

@@ -15,11 +15,13 @@ from packaging.utils import canonicalize_name
 
 from sm121 import index
 from sm121.errors import FetchError, PinsError, PreflightError
+from sm121.pins.choose import best_wheel
+from sm121.pins.environment import Environment
 from sm121.pins.knowledge import toolkit_releases
 from sm121.pins.resolve import Resolution, resolve
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from packaging.specifiers import SpecifierSet
 
@@ -28,7 +30,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+CUDA_TXT = "requirements/cuda.txt"
+
 _WORKERS = 8
+_FLOATING = frozenset({"nvidia-cuda-nvcc", "nvidia-nvvm", "nvidia-cuda-crt", "nvidia-cuda-cccl"})
+"""Toolkit parts that nothing in the environment pins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,15 +65,19 @@ def pinned_wheels(line: Line, release: Release, cpu: Cpu) -> list[FilePin]:
 
 
 def constraints(line: Line, release: Release) -> list[str]:
-    """Limits for a resolver: the pinned versions, and every toolkit part at the runtime's release.
+    """Limits for a resolver: the pinned versions, and the compiler's parts at the runtime's release.
 
     The second matters: some packages ask for nvidia-cuda-nvcc without a version, and a newer nvcc refuses the
     older headers that torch pins (https://github.com/flashinfer-ai/flashinfer/issues/3493).
     """
     limits = [f"{package.name}=={package.version}" for package in (release.flashinfer, *release.companions)]
-    limits.append(f"torch=={release.torch}")
+    return [*limits, f"torch=={release.torch}", *floating_limits(line)]
+
+
+def floating_limits(line: Line) -> list[str]:
+    """The compiler's parts at the release of a line's runtime, which nothing else in an environment limits."""
     parts = toolkit_releases()[line.runtime_toolkit.release]
-    return [*limits, *(f"{name}{wanted}" for name, wanted in parts.items())]
+    return [f"{name}{wanted}" for name, wanted in parts.items() if name in _FLOATING]
 
 
 def gather(line: Line, release: Release, cpu: Cpu, *, beside: Sequence[str] = ()) -> Facts:
@@ -77,22 +87,24 @@ def gather(line: Line, release: Release, cpu: Cpu, *, beside: Sequence[str] = ()
     """
     missing: dict[str, str] = {}
     wheels = pinned_wheels(line, release, cpu)
+    further = Environment.of_lines(exact(beside)).installed.items()
     pins = [*wheels, release.sdist, *line.toolkit(cpu, cpu), *line.tools(cpu)]
     with ThreadPoolExecutor(_WORKERS) as pool:
         listed = _each(pool, missing, {pin.filename: partial(index.find, pin.name, pin.filename) for pin in pins})
         found = {pin.name: listed[pin.filename] for pin in wheels if pin.filename in listed}
+        found |= _each(pool, missing, {name: partial(_wheel_of, name, version, cpu) for name, version in further})
         metadata = _each(
             pool, missing, {f"METADATA of {name}": partial(_metadata, found[name]) for name in found}
         )
-        records = _each(pool, missing, {f"RECORD of {name}": partial(_record, found[name]) for name in found})
+        records = _each(pool, missing, {f"RECORD of {name}": partial(record, found[name]) for name in found})
         names = {line.compiler_toolkit.release, line.runtime_toolkit.release}
         kits = _each(pool, missing, {f"parts of cuda-toolkit {name}": partial(_toolkit, name) for name in names})
         sources = (
-            {"requirements/cuda.txt": partial(_cuda_txt, listed[release.sdist.filename])}
+            {CUDA_TXT: partial(_cuda_txt, listed[release.sdist.filename])}
             if (release.sdist.filename in listed)
             else {}
         )
-        cuda_txt = _each(pool, missing, sources).get("requirements/cuda.txt")
+        cuda_txt = _each(pool, missing, sources).get(CUDA_TXT)
     resolution, conflict = None, ""
     if line.torches:
         try:
@@ -106,6 +118,11 @@ def gather(line: Line, release: Release, cpu: Cpu, *, beside: Sequence[str] = ()
         {key.removeprefix("RECORD of "): value for key, value in records.items()},
         listed, cuda_txt, {key.rpartition(" ")[2]: value for key, value in kits.items()}, resolution, conflict, missing,
     )  # fmt: skip
+
+
+def exact(requirements: Iterable[str]) -> list[str]:
+    """Those that name one version and no extra: what can be looked at wheel by wheel."""
+    return [text for text in requirements if re.fullmatch(r"[\w.-]+==[^*,;\s]+", text.strip())]
 
 
 def requirements_of(text: str) -> tuple[Requirement, ...]:
@@ -147,7 +164,12 @@ def _metadata(file: IndexFile) -> tuple[Requirement, ...]:
     return requirements_of(index.metadata(file))
 
 
-def _record(file: IndexFile) -> dict[str, str]:
+def _wheel_of(name: str, version: str, cpu: Cpu) -> IndexFile:
+    return best_wheel(index.project_files(name), version, cpu)
+
+
+def record(file: IndexFile) -> dict[str, str]:
+    """A wheel's files, path -> hash, as its RECORD says."""
     rows = csv.reader(index.member(file, ".dist-info/RECORD").decode("utf-8", "replace").splitlines())
     return {row[0]: row[1] for row in rows if len(row) > 1 and row[1]}
 
@@ -169,4 +191,7 @@ def toolkit_parts_of(requirements: Sequence[Requirement]) -> dict[str, Specifier
 
 
 def _cuda_txt(file: IndexFile) -> tuple[Requirement, ...]:
-    return requirements_txt(index.sdist_member(file, "requirements/cuda.txt"))
+    texts = index.sdist_texts(file, lambda path: path == CUDA_TXT)
+    if CUDA_TXT not in texts:
+        raise FetchError(f"{file.filename} holds no {CUDA_TXT}.")
+    return requirements_txt(texts[CUDA_TXT])

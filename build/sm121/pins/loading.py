@@ -84,7 +84,7 @@ def _pins(tables: Mapping[str, Table]) -> Pins:
         tables["lines.toml"], "line", partial(_line, toolkits=toolkits, tools=tuple(tools), torches=torches)
     )
     return Pins(
-        tuple(lines), tuple(releases), tuple(toolkits),
+        tuple(lines), tuple(releases), tuple(toolkits), tuple(torches),
         _chosen(tables["lines.toml"], "default", [line.name for line in lines]),
         _chosen(tables["vllm.toml"], "default", [release.version for release in releases]),
     )  # fmt: skip
@@ -331,7 +331,8 @@ def _contradictions(pins: Pins) -> list[str]:
     problems = []
     packages = [
         *(part for kit in pins.toolkits for part in kit.parts),
-        *(package for line in pins.lines for package in (*line.programs, *line.torches)),
+        *(package for line in pins.lines for package in line.programs),
+        *pins.torches,
         *(package for release in pins.releases for package in (release.flashinfer, *release.companions)),
     ]
     for package in packages:

@@ -240,6 +240,7 @@ class Pins:
     lines: tuple[Line, ...]
     releases: tuple[Release, ...]
     toolkits: tuple[Toolkit, ...]
+    torches: tuple[Package, ...]
     default_line: str
     default_release: str
 
