@@ -65,7 +65,8 @@ class Edits:
         if isinstance(value, dict):
             value = tomlkit.parse(f"{key} = {{ {_words(value)} }}\n")[key]
         if isinstance(value, list):
-            lines = "".join(f"  {tomlkit.string(text, literal='"' in text).as_string()},\n" for text in value)
+            words = [tomlkit.string(text, literal='"' in text).as_string() for text in value]
+            lines = "".join(f"  {word},\n" for word in words)
             value = tomlkit.parse(f"{key} = [\n{lines}]\n")[key]
         if key not in table or table[key] != value:
             table[key] = value

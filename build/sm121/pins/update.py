@@ -51,7 +51,7 @@ def add_release(edits: Edits, pins: Pins, version: str, progress: Progress) -> N
         metadata = index.metadata(wheels[Cpu.AARCH64])
         stamp = index.member(wheels[Cpu.AARCH64], "vllm/_version.py").decode()
         texts = index.sdist_texts(source, lambda path: is_build_file(path) or path == CUDA_TXT)
-    gpu = {canonicalize_name(wanted.name) for wanted in requirements_txt(texts[CUDA_TXT])}
+    gpu: set[str] = {canonicalize_name(wanted.name) for wanted in requirements_txt(texts[CUDA_TXT])}
     requires = [wanted for wanted in requirements_of(metadata) if _concerns(wanted, gpu)]
     exact: dict[str, str] = {canonicalize_name(wanted.name): _exact(wanted) for wanted in requires}
     for name in ("torch", "flashinfer-python"):
