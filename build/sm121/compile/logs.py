@@ -159,16 +159,15 @@ class LogReader:
             needed = (kernel.needed if kernel else bool(_OUR_FAMILY.search(name))) and self.capability.major == 12
             if needed and skip.why.startswith("all archs"):
                 needed = False
-            yield Finding(
-                "log.kernels-skipped" if needed else "log.skip",
-                f"log line {skip.line}",
-                Verdict.FAIL if needed else Verdict.INFO,
-                f"{name} is not built ({skip.why})" + ("" if needed else ", which is normal" if kernel else ""),
-                wanted=f"{name} for {self.capability}" if needed else "",
-                advice="Check the architecture list and the toolkit: what is configured lacks 12.x."
-                if needed
-                else "",
-            )
+            if needed:
+                advice = "Check the architecture list and the toolkit: what is configured lacks 12.x."
+                got = f"{name}: not built ({skip.why})"
+                yield _skipped(
+                    "kernels-skipped", skip, Verdict.FAIL, got, f"{name} for {self.capability}", advice
+                )
+            else:
+                usual = ", as is usual for 12.x" if kernel and self.capability.major == 12 else ""
+                yield _skipped("skip", skip, Verdict.INFO, f"{name}: not built ({skip.why}){usual}")
         for name, archs in self._built.items():
             kernel = _kernel(name)
             ours = [arch for arch in archs if arch.major == self.capability.major]
@@ -232,6 +231,10 @@ def _killed(status: int) -> Finding:
     signature = next(signature for signature in signatures() if signature.name == "out-of-memory")
     got = f"it ended with {status}, which is a kill: {signature.says}"
     return Finding("log.out-of-memory", "build log", Verdict.FAIL, got, advice=signature.advice)
+
+
+def _skipped(kind: str, skip: _Skip, verdict: Verdict, got: str, wanted: str = "", advice: str = "") -> Finding:
+    return Finding(f"log.{kind}", f"log line {skip.line}", verdict, got, wanted, advice)
 
 
 def _survived(finding: Finding) -> Finding:
