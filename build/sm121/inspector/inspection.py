@@ -12,6 +12,7 @@ from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from sm121.artifact import Kind
 from sm121.findings import Finding, Verdict
 from sm121.inspector.coverage import cover, families
+from sm121.inspector.crosscheck import cross_check
 from sm121.inspector.gather import gather
 from sm121.inspector.judge.cache import judge_cache_path
 from sm121.inspector.judge.device_code import judge_library
@@ -62,6 +63,10 @@ class Options:
     channel: str = ""
     kernels: bool = True
     """Whether to look into images, or at their headers only."""
+    cross_check: bool = False
+    """Whether cuobjdump reads everything too."""
+    cuobjdump: str = ""
+    """Which cuobjdump; "" takes the one on PATH."""
     jobs: int | None = None
     progress: Progress | None = field(default=None, compare=False)
 
@@ -75,11 +80,12 @@ def inspect_artifact(artifact: Artifact, options: Options | None = None) -> Repo
         artifact, path if isinstance(path, Path) else None, Depth(options.capability, options.kernels),
         jobs=options.jobs, progress=options.progress,
     )  # fmt: skip
-    return judge(facts, options)
+    opinions = cross_check(artifact, facts.libraries, options.cuobjdump) if options.cross_check else []
+    return judge(facts, options, opinions)
 
 
-def judge(facts: ArtifactFacts, options: Options) -> Report:
-    """Apply all rules to what was read. Pure."""
+def judge(facts: ArtifactFacts, options: Options, opinions: Sequence[Finding] = ()) -> Report:
+    """Apply all rules to what was read; `opinions` are findings of other readers. Pure."""
     rules = policy()
     libraries = tuple(cover(library, rules, options.capability, options.driver) for library in facts.libraries)
     by_family = families(libraries)
@@ -87,6 +93,7 @@ def judge(facts: ArtifactFacts, options: Options) -> Report:
     view = _View(facts, options, rules, libraries, by_family, _here(facts, rules))
     findings = [
         *facts.problems,
+        *opinions,
         *_device(view),
         *judge_jit(cost, libraries, rules.drivers, options.driver),
         *_expected(view),

@@ -29,6 +29,7 @@ _LOADS = {
     LoadsAs.NATIVE: "green", LoadsAs.FAMILY: "green", LoadsAs.SAME_MAJOR: "green", LoadsAs.JIT: "yellow", LoadsAs.NO: "dim",
 }  # fmt: skip
 _MACHINE = tuple(str(how) for how in LoadsAs if how.machine_code)
+_NOUNS = {Verdict.FAIL: "failure", Verdict.UNKNOWN: "open question", Verdict.WARN: "warning"}
 _MOST_ROWS = 40
 
 
@@ -87,20 +88,26 @@ def summary(report: Report) -> list[str]:
     return lines
 
 
+def tally(report: Report) -> str:
+    """`2 failures, 1 warning`, "" if there is nothing to worry about."""
+    parts = []
+    for verdict, noun in _NOUNS.items():
+        count = sum(1 for item in report.findings if item.verdict is verdict)
+        parts += [plural(count, noun)] if count else []
+    return ", ".join(parts)
+
+
 def _verdict(report: Report, console: Console) -> None:
-    named = " ".join(f"{item.name} {item.version}" for item in report.distributions[:1])
-    counts = {verdict: sum(1 for item in report.findings if item.verdict is verdict) for verdict in Verdict}
-    graver = ", ".join(
-        f"{counts[verdict]} {verdict}"
-        for verdict in reversed(Verdict)
-        if counts[verdict] and verdict.rank >= Verdict.WARN.rank
-    )
+    graver = tally(report)
     line = Text()
     line.append(str(report.verdict).upper(), style=f"bold {STYLES[report.verdict]}")
     line.append(f"  {shown(report.artifact.name)}", style="bold")
-    line.append(f" on compute capability {report.question.capability}" + (f" ({graver})" if graver else ""))
+    line.append(f" on compute capability {report.question.capability}" + (f": {graver}" if graver else ""))
     console.print(line, soft_wrap=True)
-    about = [report.artifact.kind, size(report.artifact.size), *([named] if named else [])]
+    about = [report.artifact.kind, size(report.artifact.size)]
+    about += [f"{item.name} {item.version}" for item in report.distributions[:1]]
+    if len(report.distributions) > 1:
+        about.append(f"{len(report.distributions) - 1} more distributions")
     if report.artifact.sha256:
         about.append(f"sha256:{report.artifact.sha256[:12]}…")
     console.print(Text(", ".join(about), style="dim"))
@@ -113,8 +120,8 @@ def _libraries(report: Report, verbosity: int) -> Table:
     table.add_column("library", overflow="fold", ratio=1)
     table.add_column("size", justify="right", no_wrap=True)
     table.add_column("loads as", no_wrap=True)
-    table.add_column("units", no_wrap=True)
-    for heading in ("run", "JIT", "dead", "other"):
+    table.add_column("units", justify="right", no_wrap=True)
+    for heading in ("kernels", "JIT", "dead", "other"):
         table.add_column(heading, justify="right", no_wrap=True)
     if verbosity > 1:
         table.add_column("images", overflow="fold")
@@ -144,16 +151,17 @@ def _row(library: Library, verbosity: int) -> list[Text]:
     )  # fmt: skip
     row = [
         name, Text(size(library.size)), Text(str(library.loads_as), style=_LOADS[library.loads_as]),
-        Text(_counts(library.units)), *(Text(str(number) if number else "·") for number in numbers),
+        Text(_units(library.units)), *(Text(str(number) if number else "·") for number in numbers),
     ]  # fmt: skip
     if verbosity > 1:
         row.append(Text(", ".join(f"{target} {count}" for target, count in library.images.items())))
     return row
 
 
-def _counts(units: Mapping[str, int]) -> str:
-    """`35 family, 50 same-major, 6 jit, 20 no`, best first."""
-    return ", ".join(f"{units[how]} {how}" for how in LoadsAs if units.get(how))
+def _units(units: Mapping[str, int]) -> str:
+    """Units that load, of all: `85+6/111` are 85 with machine code and 6 with PTX, of 111."""
+    machine, jit = sum(units.get(state, 0) for state in _MACHINE), units.get(LoadsAs.JIT, 0)
+    return f"{machine}{f'+{jit}' if jit else ''}/{sum(units.values())}"
 
 
 def _families(report: Report) -> Table:

@@ -1,0 +1,247 @@
+"""The verbs inspect, diff and matrix: arguments in, reports out, a verdict as exit status."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from sm121.artifact import open_artifact
+from sm121.errors import StorageError, UsageError, VerdictFail, VerdictUnknown, VerdictWarning
+from sm121.findings import Verdict
+from sm121.inspector.ci import report_junit, report_sarif
+from sm121.inspector.codec import encode
+from sm121.inspector.differences import diff, matrix
+from sm121.inspector.inspection import Options, inspect_artifact
+from sm121.inspector.judge.tags import Interpreter
+from sm121.inspector.page import report_html
+from sm121.inspector.policy import policy
+from sm121.inspector.promise import Promise
+from sm121.inspector.report import dump_report, load_report
+from sm121.inspector.tables import diff_text, matrix_text
+from sm121.inspector.text import report_text
+from sm121.progress import Progress
+from sm121.target import GB10, Capability
+from sm121.values import CudaVersion
+
+if TYPE_CHECKING:
+    from sm121.inspector.report import Report
+
+_CODES = {
+    Verdict.FAIL: VerdictFail.exit_code, Verdict.UNKNOWN: VerdictUnknown.exit_code,
+}  # fmt: skip
+
+_EXIT = (
+    f"Exit status: 0 passed, {VerdictWarning.exit_code} warnings with --strict, {VerdictFail.exit_code} failed, "
+    f"{VerdictUnknown.exit_code} could not tell."
+)
+_WHAT = (
+    "a wheel, library (.so .a .o .cubin .fatbin), folder, environment, image archive or layout, "
+    "docker-daemon:NAME or docker://REGISTRY/NAME@DIGEST"
+)
+
+
+def add_inspect_commands(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add inspect, diff and matrix to the command line."""
+    one = verbs.add_parser(
+        "inspect", help="say what of an artifact runs on a compute capability", epilog=_EXIT,
+        description="Reads an artifact's bytes and says what of it runs on the target, without CUDA and without a GPU.",
+    )  # fmt: skip
+    one.add_argument("artifact", metavar="ARTIFACT", help=_WHAT)
+    _judging(one)
+    one.add_argument("--expect-version", default="", metavar="VERSION", help="the version or tag it must carry")
+    one.add_argument(
+        "--manifest", type=Path, metavar="FILE", help="what its maker promised, as JSON; compared with the bytes"
+    )
+    one.add_argument("--line", type=_cuda, metavar="CUDA", help="the CUDA line it was built for, e.g. 12.9")
+    one.add_argument(
+        "--torch", default="", metavar="VERSION", help="torch where it is to be used, e.g. 2.14.0+cu130"
+    )
+    one.add_argument(
+        "--python", default="", metavar="VERSION", help="Python where it is to be installed, e.g. 3.12"
+    )
+    one.add_argument(
+        "--glibc", default="", metavar="VERSION", help="glibc where it is to be installed, e.g. 2.39"
+    )
+    one.add_argument("--machine", default="aarch64", help="CPU where it is to be installed (default: aarch64)")
+    one.add_argument(
+        "--channel", default="", choices=["", *sorted(policy().channels)], help="where it is to be published"
+    )
+    one.add_argument(
+        "--cross-check", action="store_true", help="let cuobjdump read it too; a difference is a failure"
+    )
+    one.add_argument(
+        "--cuobjdump", default="", metavar="PROGRAM", help="which cuobjdump (default: the one on PATH)"
+    )
+    one.add_argument("--strict", action="store_true", help="warnings count as well")
+    one.add_argument("--json", metavar="FILE", help="write the report as JSON; - is standard output")
+    one.add_argument("--html", metavar="FILE", help="write the report as one HTML file")
+    one.add_argument("--sarif", metavar="FILE", help="write the findings as SARIF; - is standard output")
+    one.add_argument("--junit", metavar="FILE", help="write the findings as JUnit XML; - is standard output")
+    one.set_defaults(run=run_inspect)
+
+    two = verbs.add_parser(
+        "diff", help="say what changed between two artifacts", description="Compares two artifacts, or their JSON reports.",
+        epilog="Exit status: 0 equal, 1 different.",
+    )  # fmt: skip
+    two.add_argument("before", metavar="BEFORE", help=f"{_WHAT}; or a report in JSON")
+    two.add_argument("after", metavar="AFTER")
+    _judging(two)
+    two.add_argument("--json", metavar="FILE", help="write the difference as JSON; - is standard output")
+    two.set_defaults(run=run_diff)
+
+    many = verbs.add_parser(
+        "matrix",
+        help="one table over several artifacts",
+        description="One table over artifacts, or their JSON reports.",
+    )
+    many.add_argument("artifacts", metavar="ARTIFACT", nargs="+", help=f"{_WHAT}; or a report in JSON")
+    _judging(many)
+    many.add_argument("--json", metavar="FILE", help="write the table as JSON; - is standard output")
+    many.set_defaults(run=run_matrix)
+
+
+def run_inspect(arguments: argparse.Namespace) -> int:
+    """`sm121 inspect`: print, write, and return the status of the verdict."""
+    console, progress = _consoles(arguments.json, arguments.sarif, arguments.junit)
+    report = _inspect(arguments.artifact, _options(arguments, progress))
+    for target, write in (
+        (arguments.json, dump_report), (arguments.html, report_html), (arguments.sarif, report_sarif),
+        (arguments.junit, report_junit),
+    ):  # fmt: skip
+        if target:
+            _write(target, write(report))
+    report_text(report, console, arguments.verbose)
+    if report.verdict is Verdict.WARN and arguments.strict:
+        return VerdictWarning.exit_code
+    return _CODES.get(report.verdict, 0)
+
+
+def run_diff(arguments: argparse.Namespace) -> int:
+    """`sm121 diff`: 0 if nothing differs, 1 if something does."""
+    console, progress = _consoles(arguments.json)
+    options = _options(arguments, progress)
+    difference = diff(_report(arguments.before, options), _report(arguments.after, options))
+    if arguments.json:
+        _write(arguments.json, _json(difference))
+    diff_text(difference, console, arguments.verbose)
+    return 0 if difference.equal else 1
+
+
+def run_matrix(arguments: argparse.Namespace) -> int:
+    """`sm121 matrix`: a table; it judges nothing."""
+    console, progress = _consoles(arguments.json)
+    options = _options(arguments, progress)
+    table = matrix([_report(name, options) for name in arguments.artifacts])
+    if arguments.json:
+        _write(arguments.json, _json(table))
+    matrix_text(table, console, arguments.verbose)
+    return 0
+
+
+def _judging(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--target",
+        type=_capability,
+        default=GB10,
+        metavar="CAPABILITY",
+        help="compute capability (default: 12.1)",
+    )
+    parser.add_argument(
+        "--driver-cuda", type=_cuda, metavar="CUDA", help="the driver's CUDA version, as nvidia-smi shows it"
+    )
+    parser.add_argument(
+        "--no-kernels", action="store_true", help="read headers only: faster, and no kernel names"
+    )
+    parser.add_argument("--jobs", type=int, metavar="N", help="processes (default: one per core)")
+    parser.add_argument("-v", "--verbose", action="count", default=0, help="more; twice for all")
+
+
+def _options(arguments: argparse.Namespace, progress: Progress) -> Options:
+    known = vars(arguments)
+    return Options(
+        capability=arguments.target,
+        driver=arguments.driver_cuda,
+        version=known.get("expect_version", ""),
+        promise=Promise.load(known["manifest"]) if known.get("manifest") else None,
+        line=known.get("line"),
+        torch=known.get("torch", ""),
+        interpreter=_interpreter(known),
+        channel=known.get("channel", ""),
+        kernels=not arguments.no_kernels,
+        cross_check=known.get("cross_check", False) or bool(known.get("cuobjdump")),
+        cuobjdump=known.get("cuobjdump", ""),
+        jobs=arguments.jobs,
+        progress=progress,
+    )
+
+
+def _interpreter(known: dict[str, Any]) -> Interpreter | None:
+    if not known.get("python"):
+        if known.get("glibc"):
+            raise UsageError("--glibc was given without --python.", do="add --python, e.g. --python 3.12.")
+        return None
+    try:
+        return Interpreter.parse(known["python"], known["glibc"], known["machine"])
+    except ValueError as error:
+        raise UsageError(f"{error}.") from error
+
+
+def _inspect(reference: str, options: Options) -> Report:
+    with open_artifact(reference) as artifact:
+        return inspect_artifact(artifact, options)
+
+
+def _report(reference: str, options: Options) -> Report:
+    """A report: read from JSON, or made by an inspection."""
+    path = Path(reference)
+    if path.suffix == ".json" and path.is_file():
+        try:
+            return load_report(path.read_text(encoding="utf-8"), reference)
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"{reference} cannot be read: {error}.") from error
+    return _inspect(reference, options)
+
+
+def _consoles(*outputs: str | None) -> tuple[Console, Progress]:
+    """Where people read. Standard output belongs to a document, if one is written there."""
+    if sum(output == "-" for output in outputs) > 1:
+        raise UsageError("two documents would be written to standard output.", do="give one of them a file name.")
+    return Console(stderr="-" in outputs), Progress(quiet=not sys.stderr.isatty())
+
+
+def _write(target: str, text: str) -> None:
+    """Write a document; a file appears whole or not at all."""
+    if target == "-":
+        sys.stdout.write(text)
+        return
+    path = Path(target)
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(path)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise StorageError(f"{target} cannot be written: {error.strerror}.", do="name another place.") from error
+
+
+def _json(record: object) -> str:
+    return json.dumps(encode(record), indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+def _capability(text: str) -> Capability:
+    try:
+        return Capability.parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _cuda(text: str) -> CudaVersion:
+    try:
+        return CudaVersion.parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
