@@ -34,7 +34,7 @@ _OPTIONS = struct.Struct("<II")
 _KINDS: dict[int, Kind] = {1: "ptx", 2: "cubin", 8: "lto"}
 _PREFIX: dict[Kind, str] = {"ptx": "compute", "cubin": "sm", "lto": "lto"}
 _ZEROS = 4096
-_MOST_ENTRIES = 1 << 17  # a hundred times what a large library holds; bounds what a hostile section costs
+_MOST_ENTRIES = 1 << 16  # eight times what cuBLASLt holds; bounds what a hostile section costs
 
 
 @dataclass(frozen=True, slots=True)

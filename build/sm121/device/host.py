@@ -200,7 +200,9 @@ class _Dynamic:
         heads = table.take(start, buckets * 4, "GNU hash buckets")
         last = max((head for (head,) in _WORD.iter_unpack(heads)), default=0)
         if last < first:
-            return int(first)
+            raise DamagedError(
+                "dynamic symbols: wanted a hash table that tells their number, the hash table is empty."
+            )
         chains = start + buckets * 4
         for _ in range(_MOST_ROWS):
             if table.unpack(_WORD, chains + (last - first) * 4, "GNU hash chain")[0] & 1:

@@ -50,10 +50,8 @@ def payload(buffer: Buffer, image: DeviceImage, *, limit: int = LIMIT) -> bytes:
 def _zstd(raw: bytes, size: int) -> bytes:
     # The library allocates what the frame claims, whatever the caller's bound, so the claim is compared first.
     claimed = zstandard.frame_content_size(raw)
-    if claimed not in {-1, size}:
-        raise ValueError(f"the frame holds {claimed} bytes, the entry declares {size}")
-    if not size:
-        return b""
+    if claimed not in {-1, size} or not size:
+        raise ValueError(f"the frame holds {max(claimed, 0) or 'some'} bytes, the entry declares {size}")
     return zstandard.ZstdDecompressor().decompress(raw, max_output_size=size, allow_extra_data=False)
 
 

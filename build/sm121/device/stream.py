@@ -27,7 +27,7 @@ from sm121.device.window import Window
 from sm121.errors import DamagedError
 
 if TYPE_CHECKING:
-    from typing import BinaryIO
+    from typing import IO
 
 _SMALL, _LARGE = 1 << 12, 1 << 20
 
@@ -40,7 +40,7 @@ class Streamed:
     host: HostLibrary | None
 
 
-def stream(file: BinaryIO, size: int) -> Streamed:
+def stream(file: IO[bytes], size: int) -> Streamed:
     """Read a file of `size` bytes from its start to its end, once.
 
     The memory used is that of the file without its payloads. The result is that of `read_device_code` and
@@ -68,7 +68,7 @@ class _Pass:
     Something that only looks like one costs nothing but its bytes: the readers then find the hole.
     """
 
-    def __init__(self, file: BinaryIO, copy: mmap) -> None:
+    def __init__(self, file: IO[bytes], copy: mmap) -> None:
         self._file = file
         self._copy = copy
         self._window = Window.over(copy)

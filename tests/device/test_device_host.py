@@ -1,0 +1,73 @@
+"""What a library asks of its host, with and without section headers."""
+
+from __future__ import annotations
+
+import pytest
+from device_files import fixture, patched
+
+from sm121.device import DamagedError, ElfFile, read_host
+
+LIBRARY = fixture("host_aarch64.so")
+
+
+def without_sections(data: bytes) -> bytes:
+    return patched(patched(data, 0x28, bytes(8)), 0x3C, bytes(4))
+
+
+def test_a_library() -> None:
+    """As readelf says."""
+    host = read_host(LIBRARY)
+    assert (host.machine, host.type, host.soname) == ("aarch64", "shared", "libhost.so.1")
+    assert host.needed == ("libstdc++.so.6", "libgcc_s.so.1", "libc.so.6")
+    assert (host.rpath, host.runpath) == ((), ("$ORIGIN/../lib", "/opt/lib"))
+    assert host.build_id == "f80a08951bd07b80e61bdc15a2d9eefb9edb6b0e"
+    assert host.version_needs == {
+        "libgcc_s.so.1": ("GCC_3.0",),
+        "libc.so.6": ("GLIBC_2.17",),
+        "libstdc++.so.6": ("CXXABI_1.3", "GLIBCXX_3.4", "GLIBCXX_3.4.21"),
+    }
+    assert "twice" in host.defined
+    assert "__errno_location" in host.undefined
+    assert not host.defined & host.undefined
+    assert host.damage == ()
+
+
+def test_compilers_are_named_in_the_comment() -> None:
+    assert read_host(fixture("hostonly.so")).comment == ("GCC: (Debian 12.2.0-14+deb12u1) 12.2.0",)
+
+
+def test_weak_symbols_need_not_be_defined() -> None:
+    assert b"_ITM_deregisterTMCloneTable" in fixture("hostonly.so")
+    assert not any("TMCloneTable" in name for name in read_host(fixture("hostonly.so")).undefined)
+
+
+@pytest.mark.parametrize("name", ["host_aarch64.so", "rdc.so", "hostonly.so"])
+def test_the_same_without_section_headers(name: str) -> None:
+    whole, stripped = read_host(fixture(name)), read_host(without_sections(fixture(name)))
+    for field in ("soname", "needed", "runpath", "build_id", "version_needs", "defined", "undefined", "damage"):
+        assert getattr(whole, field) == getattr(stripped, field)
+
+
+def test_a_hash_table_without_symbols_does_not_tell_their_number() -> None:
+    """aarch64.so defines nothing: without section headers its undefined symbols cannot be counted, and that is said."""
+    host = read_host(without_sections(fixture("aarch64.so")))
+    assert "the hash table is empty" in " ".join(host.damage)
+    assert host.needed == read_host(fixture("aarch64.so")).needed
+
+
+def test_an_object_has_global_symbols_and_no_dynamic_ones() -> None:
+    host = read_host(fixture("k_120f.o"))
+    assert (host.type, host.needed, host.build_id) == ("relocatable", (), "")
+    assert "_Z1kPf" in host.defined
+    assert "__cudaRegisterFatBinary" in host.undefined
+
+
+def test_strings_that_do_not_exist_are_damage() -> None:
+    dynamic = next(segment for segment in ElfFile.parse(LIBRARY).segments if segment.type == 2)
+    broken = patched(LIBRARY, dynamic.offset + 8, (1 << 40).to_bytes(8, "little"))
+    assert "dynamic string at 0x10000000000 does not exist" in " ".join(read_host(broken).damage)
+
+
+def test_no_library() -> None:
+    with pytest.raises(DamagedError):
+        read_host(b"hi")
