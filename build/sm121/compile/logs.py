@@ -11,7 +11,7 @@ import tomllib
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from sm121.findings import Finding, Verdict
 from sm121.target import GB10, Capability, loads_as
@@ -47,7 +47,6 @@ class Signature:
     says: str
     advice: str
     verdict: Verdict
-    phase: Literal["build", "run"]
     source: str
 
     def match(self, line: str) -> dict[str, str] | None:
@@ -196,7 +195,6 @@ def signatures() -> tuple[Signature, ...]:
             says=row["says"],
             advice=row["advice"],
             verdict=Verdict(row.get("verdict", "fail")),
-            phase=row.get("phase", "build"),
             source=row["source"],
         )
         for row in _data()["signature"]
