@@ -20,6 +20,7 @@ MAGIC = b"!<arch>\n"
 THIN_MAGIC = b"!<thin>\n"
 _HEADER = 60
 _LONGEST_NAME = 4096
+_MOST_MEMBERS = 1 << 18  # a static library of LLVM's size has some thousands
 _INDEXES = {"/", "/SYM64/", "__.SYMDEF", "__.SYMDEF SORTED"}
 
 
@@ -41,7 +42,9 @@ def members(archive: Window) -> Iterator[ArchiveMember]:
         raise DamagedError(f"not an archive: wanted {MAGIC!r}, found {archive.head(8)!r}.")
     offset = len(MAGIC)
     long_names = b""
-    while offset < archive.size:
+    for _ in range(_MOST_MEMBERS):
+        if offset >= archive.size:
+            return
         header = archive.take(offset, _HEADER, "archive member header")
         at = archive.base + offset
         digits = header[48:58].strip()
@@ -57,6 +60,7 @@ def members(archive: Window) -> Iterator[ArchiveMember]:
             member = _member(name, content, long_names)
             if member.name not in _INDEXES:
                 yield member
+    raise DamagedError(f"archive: wanted at most {_MOST_MEMBERS} members, found more.")
 
 
 def _member(name: str, content: Window, long_names: bytes) -> ArchiveMember:

@@ -31,7 +31,8 @@ _REGISTERS = struct.Struct("<II")
 _OLD_ABI, _NEW_ABI = 0x33, 0x41
 _STT_FUNC, _STO_ENTRY = 2, 0x10
 _ATTRIBUTE_REGISTERS, _ATTRIBUTE_ONE_CHIP = 0x2F, 9
-_MOST_KERNELS = 1 << 18  # more than any compiler writes; bounds what a hostile file costs
+# More than any compiler writes; bounds what a hostile file costs.
+_MOST_KERNELS, _MOST_RECORDS = 1 << 18, 1 << 20
 _SIZED = 4  # the record format whose value is the length of what follows
 
 
@@ -149,7 +150,7 @@ def _suffix(elf: ElfFile, sm: int) -> tuple[str, bool]:
         if elf.flags & 0x08 or any(
             attribute == _ATTRIBUTE_ONE_CHIP and value == 1
             for section in elf.named(".nv.compat")
-            for attribute, value, _ in _records(elf.content(section))
+            for attribute, value, _ in records(elf.content(section))
         ):
             return "a", True
     except DamagedError:
@@ -157,15 +158,18 @@ def _suffix(elf: ElfFile, sm: int) -> tuple[str, bool]:
     return "", False
 
 
-def _records(content: Window) -> Iterator[tuple[int, int, Window]]:
+def records(content: Window) -> Iterator[tuple[int, int, Window]]:
     """The records of `.nv.info` and `.nv.compat`: attribute, value, and the bytes that follow a sized one."""
     offset = 0
-    while content.holds(offset, _RECORD.size):
+    for _ in range(_MOST_RECORDS):
+        if not content.holds(offset, _RECORD.size):
+            return
         layout, attribute, value = content.unpack(_RECORD, offset, "attribute")
         offset += _RECORD.size
         extra = content.part(offset, value if layout == _SIZED else 0, "attribute value")
         offset += extra.size
         yield attribute, value, extra
+    raise DamagedError(f"wanted at most {_MOST_RECORDS} records in a section, found more.")
 
 
 def _toolkit(elf: ElfFile) -> Toolkit | None:
@@ -237,7 +241,7 @@ def _registers(elf: ElfFile) -> dict[int, int]:
     """Symbol index -> registers of a thread, from the records of `.nv.info`."""
     found: dict[int, int] = {}
     for section in elf.named(".nv.info"):
-        for attribute, _, value in _records(elf.content(section)):
+        for attribute, _, value in records(elf.content(section)):
             if attribute == _ATTRIBUTE_REGISTERS and value.size == _REGISTERS.size:
                 symbol, registers = value.unpack(_REGISTERS, 0, "register count")
                 found[symbol] = registers
