@@ -17,6 +17,7 @@ from sm121.audit.static.expressions import iterate
 from sm121.audit.static.objects import members
 from sm121.audit.static.paths import Path, StuckError, UpstreamError
 from sm121.audit.static.values import ClassValue, Function, Instance, Value, shown
+from sm121.audit.switches import read_deprecated, read_flags, read_variables, target_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -107,16 +108,16 @@ def read_oracle(tree: SourceTree, facts: Facts) -> Oracle:
             asked = [_on_request(entry) for entry in rest]
             tables.append(Table(listed.name, listed.source, (*entries, *asked)))
     capability = str(facts.capability)
-    flags = _flags(tree)
+    flags = read_flags(tree)
     names = ", ".join(tree.names)
     return Oracle(
         names,
         tree.version,
         capability,
         tuple(tables),
-        _variables(tree),
+        read_variables(tree),
         flags,
-        _deprecated(tree),
+        read_deprecated(tree),
         tuple(problems),
     )
 
@@ -131,7 +132,7 @@ def _on_request(entry: Entry) -> Entry:
 def _dense_lists(tree: SourceTree, facts: Facts, problems: list[str]) -> Iterator[_Listed]:
     module = tree.module(_LINEAR)
     for statement in module.body if module else ():
-        name = _target(statement)
+        name = target_of(statement)
         if not re.fullmatch(r"_POSSIBLE_\w*KERNELS", name):
             continue
         machine = Machine(tree, facts)
@@ -234,7 +235,7 @@ def _literal_lists(module: ast.Module) -> Iterator[tuple[str, tuple[str, ...], i
     """Lists of three or more members of one enumeration; the title is the function's special part."""
     for scope in [module, *(node for node in module.body if isinstance(node, ast.FunctionDef))]:
         for node in scope.body if scope is module else ast.walk(scope):
-            name = _target(node) if isinstance(node, ast.stmt) else ""
+            name = target_of(node) if isinstance(node, ast.stmt) else ""
             value = getattr(node, "value", None)
             if not re.search(r"backends$", name, re.IGNORECASE) or not isinstance(value, ast.List | ast.Tuple):
                 continue
@@ -349,52 +350,3 @@ def _judge_attention(tree: SourceTree, facts: Facts, name: str) -> Entry:
 
     answers = explore(walk)
     return _entry(name, tuple(found), answers)
-
-
-# -- variables and flags -----------------------------------------------------------------------------------------
-
-
-def _target(statement: ast.AST) -> str:
-    if isinstance(statement, ast.AnnAssign):
-        return getattr(statement.target, "id", "")
-    if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
-        return getattr(statement.targets[0], "id", "")
-    return ""
-
-
-def _variables(tree: SourceTree) -> tuple[str, ...]:
-    module = tree.module("vllm.envs")
-    for statement in module.body if module else ():
-        value = getattr(statement, "value", None)
-        if _target(statement) == "environment_variables" and isinstance(value, ast.Dict):
-            keys = (key.value for key in value.keys if isinstance(key, ast.Constant))
-            return tuple(sorted(str(key) for key in keys))
-    return ()
-
-
-_FLAGS = {"MoEBackend": "--moe-backend", "LinearBackend": "--linear-backend"}
-
-
-def _flags(tree: SourceTree) -> dict[str, tuple[str, ...]]:
-    found: dict[str, tuple[str, ...]] = {}
-    for name in ("vllm.config.kernel", "vllm.config.vllm", "vllm.config"):
-        module = tree.module(name)
-        for statement in module.body if module else ():
-            value, flag = getattr(statement, "value", None), _FLAGS.get(_target(statement))
-            if flag and isinstance(value, ast.Subscript) and isinstance(value.slice, ast.Tuple):
-                words = (item.value for item in value.slice.elts if isinstance(item, ast.Constant))
-                found.setdefault(flag, tuple(str(word) for word in words))
-    return found
-
-
-def _deprecated(tree: SourceTree) -> tuple[str, ...]:
-    """Sentences about flags and variables that go, where they are said to the user."""
-    found: dict[str, None] = {}
-    for name in ("vllm.envs", "vllm.config.kernel", "vllm.engine.arg_utils", "vllm.config.attention"):
-        module = tree.module(name)
-        for node in ast.walk(module) if module else ():
-            if isinstance(node, ast.Constant) and isinstance(node.value, str) and len(node.value) < 600:
-                text = " ".join(node.value.split())
-                if re.search(r"deprecated|will be removed", text) and re.search(r"VLLM_\w+|--[a-z]", text):
-                    found[text] = None
-    return tuple(found)

@@ -62,6 +62,7 @@ class SourceTree:
                 {**merged.distributions, **tree.distributions}, {**merged.required, **tree.required},
                 merged.packages | tree.packages, merged.complete or tree.complete, merged.programs | tree.programs,
             )  # fmt: skip
+        merged.files.update(_embedded(merged.files))
         if not any(name == "vllm" or name.startswith("vllm.") for name in merged.files):
             shown = ", ".join(merged.names)
             raise ArtifactError(
@@ -103,6 +104,28 @@ class SourceTree:
             for distribution, version in self.required.items()
             if _MODULES.get(distribution, distribution.replace("-", "_")) == package
         )
+
+    def answers_import(self, package: str) -> str:
+        """Which distribution's file really answers `import package`, by what is in the file; "" if it is not here."""
+        data = self.files.get(package)
+        if data is None:
+            return ""
+        if package == "b12x":
+            return "flashinfer-python" if _REDIRECT in self.files.get("b12x._redirect", data) else "b12x"
+        return package
+
+
+# flashinfer-python 0.7.2 and later own b12x/__init__.py too, and lead it to their embedded copy.
+_REDIRECT = b"b12x compatibility package requires flashinfer-python"
+
+
+def _embedded(files: dict[str, bytes]) -> dict[str, bytes]:
+    """Modules that FlashInfer's `b12x` gives under that name, from its embedded copy."""
+    if _REDIRECT not in files.get("b12x", b""):
+        return {}
+    inner = "flashinfer.experimental.b12x."
+    found = {f"b12x.{name.removeprefix(inner)}": data for name, data in files.items() if name.startswith(inner)}
+    return {**found, "b12x": files.get(f"{inner}_api", files["b12x"]), "b12x._redirect": files["b12x"]}
 
 
 def _parsed(data: bytes | None) -> ast.Module | None:

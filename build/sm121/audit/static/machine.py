@@ -112,9 +112,25 @@ class Machine:
         try:
             for statement in self._index(module, tree).get(name, ()):
                 statements.execute(self, statement, frame)
+            if name not in frame.variables:
+                self._elsewhere(tree, name, frame)
         finally:
             self._running.discard(key)
         return frame.variables.get(name)
+
+    def _elsewhere(self, tree: ast.Module, name: str, frame: Frame) -> None:
+        """Bind a name that a star import brings, or that the module is filled with while it is imported."""
+        for statement in statements.star_imports(tree):
+            source = statements.import_source(self, statement, frame)
+            if self.tree.module(source) is not None and not name.startswith("_"):
+                value = self.member(source, name)
+                if value is not None or name in self._modules[source].variables:
+                    frame.variables[name] = value
+                    return
+        if statements.filled_by_code(tree) and not name.startswith("__"):
+            for binding in statements.declared(tree, name):
+                statements.execute(self, binding, frame)
+            frame.variables.setdefault(name, Unknown(f"{frame.module}.{name}"))
 
     def _index(self, module: str, tree: ast.Module) -> dict[str, list[ast.stmt]]:
         found = self.tree.bindings.get(module)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from packaging.version import InvalidVersion, Version
 
+from sm121.audit.patterns import compiled
 from sm121.audit.static.objects import field_default, fields
 from sm121.audit.static.paths import UpstreamError
 from sm121.audit.static.values import (
@@ -164,10 +165,20 @@ def library(machine: Machine) -> dict[str, Value]:
         "enum.auto": _function(lambda: Unknown("auto()", some=True)),
         "platform.machine": _function(lambda: "aarch64"),
         "platform.uname": _function(lambda: ("Linux", "host", "6", "", "aarch64", "")),
+        "re.findall": _function(_findall),
+        "torch.device": _function(
+            lambda *which: Bag("torch.device", {"type": shown(which[0]).partition(":")[0]})
+        ),
         "requests.get": _function(lambda address, **_options: _asked(machine, address)),
         "sys.platform": "linux",
         "typing.TYPE_CHECKING": False,
         "torch.version.hip": None,
+        "torch.cuda.is_available": _function(lambda: True),
+        "torch.cuda.device_count": _function(lambda: 1),
+        "torch.cuda.current_device": _function(lambda: 0),
+        "torch.cuda.get_device_capability": _function(
+            lambda *_device, **_named: (facts.capability.major, facts.capability.minor)
+        ),
         "torch.compiler.is_compiling": _function(lambda: False),
         "torch.fx.graph.dtype_abbrs": {Symbol(f"torch.{name}"): short for name, short in _SHORT.items()},
     }
@@ -184,6 +195,13 @@ def _function(action: Callable[..., Value]) -> Builtin:
             raise UpstreamError("TypeError", str(error)) from error
 
     return Builtin("a library function", call)
+
+
+def _findall(pattern: Value, text: Value, *_flags: Value) -> Value:
+    expression = compiled(pattern) if isinstance(pattern, str) else None
+    if expression is None or not isinstance(text, str) or len(text) > 10_000:
+        return Unknown(clip(f"re.findall({shown(pattern)}, {shown(text)})"))
+    return expression.findall(text)
 
 
 def _asked(machine: Machine, address: Value) -> Value:

@@ -60,6 +60,24 @@ def bindings(tree: ast.Module) -> dict[str, list[ast.stmt]]:
     return found
 
 
+def star_imports(tree: ast.Module) -> list[ast.ImportFrom]:
+    """Imports of everything that a module has, at the top level."""
+    found = [item for item in tree.body if isinstance(item, ast.ImportFrom)]
+    return [item for item in found if any(name.name == "*" for name in item.names)]
+
+
+def filled_by_code(tree: ast.Module) -> bool:
+    """Whether a module hands its namespace to a function, so that what it will hold does not stand in it."""
+    calls = (item.value for item in tree.body if isinstance(item, ast.Expr) and isinstance(item.value, ast.Call))
+    return any(ast.unparse(argument) == "globals()" for call in calls for argument in call.args)
+
+
+def declared(tree: ast.Module, name: str) -> list[ast.stmt]:
+    """Statements for type checkers alone that bind a name: how modules that are filled by code say what they hold."""
+    blocks = [item for item in tree.body if isinstance(item, ast.If) and _typing_only(item)]
+    return [statement for block in blocks for statement in block.body if name in _bound(statement)]
+
+
 def _bound(statement: ast.stmt) -> set[str]:  # noqa: PLR0911 -- one answer a kind
     match statement:
         case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
@@ -259,7 +277,7 @@ def _import(machine: Machine, node: ast.Import | ast.ImportFrom, frame: Frame) -
             name = item.asname or item.name.split(".", 1)[0]
             frame.variables[name] = value if item.asname else machine.module(name)
         return
-    source = _absolute(machine, node, frame)
+    source = import_source(machine, node, frame)
     if node.module == "__future__":
         return
     module = machine.module(source)
@@ -272,7 +290,8 @@ def _import(machine: Machine, node: ast.Import | ast.ImportFrom, frame: Frame) -
             raise UpstreamError("ImportError", f"cannot import name {item.name!r} from {source!r}") from error
 
 
-def _absolute(machine: Machine, node: ast.ImportFrom, frame: Frame) -> str:
+def import_source(machine: Machine, node: ast.ImportFrom, frame: Frame) -> str:
+    """The absolute name of the module that an import takes names from."""
     if not node.level:
         return node.module or ""
     parts = frame.module.split(".")
