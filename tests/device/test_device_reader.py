@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from device_files import Part, container, elf, entry, fixture, patched, section, wrappers
 
-from sm121.device import DamagedError, payload, read_cubin, read_device_code
+from sm121.device import DamagedError, payload, read_cubin, read_device_code, read_host
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -200,6 +200,33 @@ def test_without_sections_and_wrappers_nothing_is_ruled_out() -> None:
 def test_a_wrapper_that_leads_nowhere_is_damage() -> None:
     data = elf([], segments=[(1, 6, 0, 0x1000, 400)], headers=False) + bytes(8) + wrappers(0x900000)
     assert "its pointer leads nowhere" in problems(data.ljust(400, b"\0"))
+
+
+@pytest.mark.parametrize(
+    ("order", "layout", "machine", "size_at", "size"),
+    [("<", 1, 3, 40, 52), (">", 1, 22, 40, 52), (">", 2, 22, 52, 64)],
+)
+def test_hosts_without_cuda_are_told_from_damage(
+    order: str, data: int, machine: int, size_at: int, size: int
+) -> None:
+    header = bytearray(b"\x7fELF" + bytes([layout, 1 if order == "<" else 2, 1]) + bytes(93))
+    struct.pack_into(order + "H", header, 18, machine)
+    struct.pack_into(order + "H", header, size_at, size)
+    code = read_device_code(bytes(header))
+    assert code.machine in {"i386", "s390"}
+    assert (code.damage, code.has_device_code, code.host_only) == ((), False, False)
+    assert "not looked into" in code.notices[0]
+    assert read_host(bytes(header)).machine == code.machine
+    with pytest.raises(DamagedError, match="unsupported ELF file"):
+        read_device_code(patched(bytes(header), size_at, bytes(2)))
+
+
+def test_a_bare_fatbin_in_an_archive() -> None:
+    data = fixture("k.fatbin")
+    member = b"k.fatbin/".ljust(48) + str(len(data)).encode().ljust(10) + b"`\n" + data
+    code = read_device_code(b"!<arch>\n" + member)
+    assert [image.target for image in code.images] == ["sm_120f", "compute_120f"]
+    assert code.containers[0].member == "k.fatbin"
 
 
 @pytest.mark.parametrize(

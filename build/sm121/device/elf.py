@@ -30,9 +30,20 @@ RELA = struct.Struct("<QQq")
 _SEGMENT = struct.Struct("<IIQQQQQQ")
 
 _EXTENDED = 0xFFFF
+_ORDERS = {1: "<", 2: ">"}
+_HEADER_SIZES = {1: (40, 52), 2: (52, 64)}  # class: where the header's own size stands, and what it must be
 # More than any compiler writes; bounds what a hostile table costs.
 _MOST_SECTIONS, _MOST_SEGMENTS = 1 << 18, 1 << 9
-_MACHINES = {3: "i386", 21: "ppc64", 40: "arm", 62: "x86_64", 183: "aarch64", EM_CUDA: "cuda", 243: "riscv64"}
+_MACHINES = {
+    3: "i386",
+    21: "ppc64",
+    22: "s390",
+    40: "arm",
+    62: "x86_64",
+    183: "aarch64",
+    EM_CUDA: "cuda",
+    243: "riscv64",
+}
 _TYPES = {ET_REL: "relocatable", 2: "executable", 3: "shared", 4: "core"}
 
 
@@ -167,6 +178,23 @@ class ElfFile:
             if segment.type == PT_LOAD and segment.address <= address < segment.address + segment.size:
                 return segment.offset + address - segment.address
         return None
+
+
+def other_layout(window: Window) -> str:
+    """The machine of a sound ELF header that is 32-bit or big-endian, "" for any other bytes.
+
+    Hosts of that kind cannot run CUDA code of today, but their libraries do turn up in environments.
+    """
+    ident = window.head(16)
+    if ident[:4] != MAGIC or len(ident) < 16 or ident[4] not in _HEADER_SIZES or ident[5] not in _ORDERS:
+        return ""
+    if (ident[4], ident[5]) == (2, 1):
+        return ""
+    order = _ORDERS[ident[5]]
+    size_at, size = _HEADER_SIZES[ident[4]]
+    if not window.holds(0, size) or window.unpack(struct.Struct(order + "H"), size_at, "ELF header")[0] != size:
+        return ""
+    return machine_name(window.unpack(struct.Struct(order + "H"), 18, "ELF header")[0])
 
 
 def machine_name(number: int) -> str:

@@ -6,10 +6,20 @@ Read the way the dynamic loader does, from the segments, so that it also works w
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from sm121.device.elf import ET_REL, PT_DYNAMIC, PT_NOTE, SHT_DYNSYM, SHT_NOTE, SHT_SYMTAB, SYMBOL, ElfFile
+from sm121.device.elf import (
+    ET_REL,
+    PT_DYNAMIC,
+    PT_NOTE,
+    SHT_DYNSYM,
+    SHT_NOTE,
+    SHT_SYMTAB,
+    SYMBOL,
+    ElfFile,
+    other_layout,
+)
 from sm121.device.window import Remarks, Strings, Window
 from sm121.errors import DamagedError
 
@@ -53,21 +63,26 @@ class HostLibrary:
     """
 
     machine: str
-    type: str
-    soname: str
-    needed: tuple[str, ...]
-    rpath: tuple[str, ...]
-    runpath: tuple[str, ...]
-    build_id: str
-    version_needs: Mapping[str, tuple[str, ...]]
-    defined: frozenset[str]
-    undefined: frozenset[str]
-    comment: tuple[str, ...]
-    damage: tuple[str, ...]
+    type: str = ""
+    soname: str = ""
+    needed: tuple[str, ...] = ()
+    rpath: tuple[str, ...] = ()
+    runpath: tuple[str, ...] = ()
+    build_id: str = ""
+    version_needs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    defined: frozenset[str] = frozenset()
+    undefined: frozenset[str] = frozenset()
+    comment: tuple[str, ...] = ()
+    damage: tuple[str, ...] = ()
 
 
 def read_host(buffer: Buffer) -> HostLibrary:
-    """Read an ELF file of a host. DamagedError if it is no 64-bit little-endian ELF file."""
+    """Read an ELF file of a host. DamagedError if it is none.
+
+    Of one that is 32-bit or big-endian, no more than the machine is told.
+    """
+    if machine := other_layout(Window.over(buffer)):
+        return HostLibrary(machine)
     elf = ElfFile.parse(buffer)
     damage = Remarks(elf.damage)
     dynamic = _Dynamic(elf, damage)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from sm121.device import archive, fatbin
 from sm121.device.cubin import read_cubin, read_target
-from sm121.device.elf import EM_CUDA, ET_REL, MAGIC, SHT_NOBITS, ElfFile
+from sm121.device.elf import EM_CUDA, ET_REL, MAGIC, SHT_NOBITS, ElfFile, other_layout
 from sm121.device.fatbin import KEPT_PAYLOAD, Container, DeviceCode, DeviceImage, UnknownEntry, Walk
 from sm121.device.payload import payload
 from sm121.device.window import Remarks, Window
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 FATBIN_SECTIONS = (".nv_fatbin", "__nv_relfatbin")
 _STUB_LIMIT = 1 << 16
+_OTHER_LAYOUT = "a 32-bit or big-endian ELF file, whose sections are not looked into."
 
 
 def read_device_code(buffer: Buffer) -> DeviceCode:
@@ -36,6 +37,9 @@ def read_device_code(buffer: Buffer) -> DeviceCode:
         return walk.result("fatbin", "")
     if head in {archive.MAGIC, archive.THIN_MAGIC}:
         return walk.result("archive", _archive(window, walk))
+    if machine := other_layout(window):
+        walk.notices.add(_OTHER_LAYOUT)
+        return walk.result("elf", machine)
     if head[:4] == MAGIC:
         elf = ElfFile.parse(window)
         _elf(elf, walk)
@@ -50,6 +54,11 @@ def _archive(window: Window, walk: Walk) -> str:
     machines: set[str] = set()
     try:
         for member in archive.members(window):
+            if member.window.head(4) == fatbin.MAGIC_BYTES:
+                walk.region(member.window, section="", member=member.name)
+            if other_layout(member.window):
+                walk.notices.add(f"{member.name}: {_OTHER_LAYOUT}")
+                continue
             if member.window.head(4) != MAGIC:
                 continue
             try:
