@@ -207,7 +207,7 @@ def test_a_wrapper_that_leads_nowhere_is_damage() -> None:
     [("<", 1, 3, 40, 52), (">", 1, 22, 40, 52), (">", 2, 22, 52, 64)],
 )
 def test_hosts_without_cuda_are_told_from_damage(
-    order: str, data: int, machine: int, size_at: int, size: int
+    order: str, layout: int, machine: int, size_at: int, size: int
 ) -> None:
     header = bytearray(b"\x7fELF" + bytes([layout, 1 if order == "<" else 2, 1]) + bytes(93))
     struct.pack_into(order + "H", header, 18, machine)

@@ -283,7 +283,8 @@ def entry_from(
 
 
 def _place(section: str, member: str) -> str:
-    return f"{member}({section}): " if member else f"{section}: " if section else ""
+    where = f"{member}({section})" if member and section else member or section
+    return f"{where}: " if where else ""
 
 
 def _options(header: Window, offset: int) -> str:
