@@ -117,7 +117,8 @@ def test_inert_kernels() -> None:
 
 def test_a_kernel_that_calls_what_stands_elsewhere_may_write_there() -> None:
     data = fixture("rdc.so")
-    linked = payload(data, read_device_code(data).images[-1])
+    unlinked, _, linked = (payload(data, image) for image in read_device_code(data).images)
+    assert [kernel.calls_others for kernel in read_cubin(unlinked).kernels] == [True]
     (kernel,) = read_cubin(linked).kernels
     assert (kernel.calls_others, kernel.inert) == (True, False)
     header, offset, size = section(linked, ".text._Z1kPf")

@@ -30,6 +30,7 @@ _RECORD = struct.Struct("<BBH")
 _REGISTERS = struct.Struct("<II")
 _OLD_ABI, _NEW_ABI = 0x33, 0x41
 _STT_FUNC, _STO_ENTRY = 2, 0x10
+_SYSTEM_CALLS = frozenset({"vprintf", "__assertfail", "malloc", "free"})  # the driver's; they write no result
 _ATTRIBUTE_REGISTERS, _ATTRIBUTE_ONE_CHIP = 0x2F, 9
 # More than any compiler writes; bounds what a hostile file costs.
 _MOST_KERNELS, _MOST_RECORDS = 1 << 18, 1 << 20
@@ -202,11 +203,11 @@ def _kernels(elf: ElfFile, arch: ArchSpec, damage: Remarks) -> tuple[tuple[Kerne
             calls_others=separate and body is not None and body.calls > 0,
         )
         for entry in entries
-    ), sum(functions.values())  # fmt: skip
+    ), functions.total() - functions[0]  # fmt: skip
 
 
 def _functions(elf: ElfFile, damage: Remarks) -> tuple[list[_Entry], Counter[int]]:
-    """The entry functions, and how many other functions each section holds."""
+    """The entry functions, and how many other functions each section holds; section 0 is another file."""
     entries: list[_Entry] = []
     others: Counter[int] = Counter()
     for table in elf.of_type(SHT_SYMTAB)[:1]:
@@ -214,12 +215,14 @@ def _functions(elf: ElfFile, damage: Remarks) -> tuple[list[_Entry], Counter[int
         content = elf.content(table)
         rows = content.take(0, content.size // SYMBOL.size * SYMBOL.size, "symbols")
         for index, (name_at, info, other, where, _, size) in enumerate(SYMBOL.iter_unpack(rows)):
-            if info & 15 != _STT_FUNC or not where:
+            if info & 15 != _STT_FUNC:
                 continue
             name = names.at(name_at)
+            if not where and name in _SYSTEM_CALLS:
+                continue
             if name is None or where >= len(elf.sections):
                 damage.add(f"function symbol {index}: its name or its section does not exist.")
-            elif other & _STO_ENTRY:
+            elif where and other & _STO_ENTRY:
                 entries.append(_Entry(index, name, where, size))
                 if len(entries) > _MOST_KERNELS:
                     raise DamagedError(f"symbols: wanted at most {_MOST_KERNELS} kernels, found more.")
