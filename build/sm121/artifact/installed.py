@@ -58,6 +58,10 @@ class Survey:
             got = error.problems[0].rstrip(".")
             self.problems.append(Finding("archive.damage", printable(member.path), Verdict.FAIL, got))
 
+    def measured(self, member: Member, sha256: str) -> None:
+        """Take note of a member that the caller has read; `sha256` is hexadecimal, "" if it was not computed."""
+        self._seen[member.path] = Measured.of_sha256(member.size, sha256)
+
     def distributions(self) -> tuple[Distribution, ...]:
         """What the members make up, in the order of their folders."""
         made = [

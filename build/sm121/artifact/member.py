@@ -180,6 +180,8 @@ def buffered(raw: io.RawIOBase) -> BinaryIO:
 
 def printable(text: str) -> str:
     """Text of unknown origin, safe to print on a terminal: control characters are escaped."""
+    if text.isprintable():
+        return text
     return "".join(
         character if character.isprintable() else character.encode("unicode_escape", "backslashreplace").decode()
         for character in text

@@ -49,6 +49,11 @@ class Measured:
         return cls(len(data), algorithm, _written(hashlib.new(algorithm, data).digest()))
 
     @classmethod
+    def of_sha256(cls, size: int, digest: str) -> Measured:
+        """What somebody else measured; the digest is hexadecimal, "" if there is none."""
+        return cls(size, "sha256", _written(bytes.fromhex(digest))) if digest else cls(size, "", "")
+
+    @classmethod
     def of_member(cls, member: Member, algorithm: str = "sha256") -> Measured:
         """Measure a member while it streams. Raises ArtifactError if it is damaged."""
         state, size = hashlib.new(algorithm), 0
