@@ -224,7 +224,7 @@ def _kernel(
         return LoadsAs.NO, Body.REAL, 0
     size = kernel.sizes[unit.chosen]
     if image.kind == "cubin" and bodies.small(size, max(kernel.sizes)):
-        body = Body.STUB if kernel.code is not None and not kernel.code.writes else Body.SMALL
+        body = Body.STUB if kernel.inert else Body.SMALL
     elif image.kind == "cubin" and bodies.foreign_to(kernel.name, capability.major):
         body = Body.FOREIGN
     else:

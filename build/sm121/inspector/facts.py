@@ -5,12 +5,11 @@ A *unit* is one container: what nvcc made of one translation unit. Sizes and off
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
+    from sm121.artifact import Distribution
     from sm121.device import Code, HostLibrary, Toolkit
     from sm121.findings import Finding
     from sm121.target import Kind
@@ -50,14 +49,15 @@ class ImageFacts:
 class UnitKernel:
     """A kernel of a unit.
 
-    `sizes` has one number per image: machine code in bytes, 0 for PTX, ABSENT if it is not there. `registers` and
-    `code` are those of the image that loads.
+    `sizes` has one number per image: machine code in bytes, 0 for PTX, ABSENT if it is not there. `registers`,
+    `code` and `inert` (it writes nothing) are those of the image that loads.
     """
 
     name: str
     sizes: tuple[int, ...]
     registers: int | None = None
     code: Code | None = None
+    inert: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,50 +116,24 @@ class LibraryFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class DistributionFacts:
-    """An installed or packed distribution, by its own words. Empty strings are words that it does not say.
-
-    `module_version` and `commit` are what its `_version.py` or `_build_meta.py` says; `tags` stand in its WHEEL
-    file; `record` maps each path to its hash (`sha256=...`) and size as RECORD says them.
-    """
-
-    name: str
-    version: str
-    folder: str
-    requires: tuple[str, ...] = ()
-    requires_python: str = ""
-    tags: tuple[str, ...] = ()
-    module_version: str = ""
-    commit: str = ""
-    record: Mapping[str, tuple[str, int | None]] = field(default_factory=dict)
-
-    @property
-    def root(self) -> str:
-        """The folder that it is installed into, with a slash at its end; "" at the artifact's top."""
-        above = self.folder.rpartition("/")[0]
-        return f"{above}/" if above else ""
-
-
-@dataclass(frozen=True, slots=True)
-class FileFacts:
-    """The sha256 of a file (hexadecimal, "" if it was not computed) and its size."""
+class PlainFacts:
+    """A file that was looked at and can hold no device code. `sha256` is hexadecimal, "" if it was not computed."""
 
     sha256: str
-    size: int
 
 
 @dataclass(frozen=True, slots=True)
 class ArtifactFacts:
     """Everything that was read of an artifact.
 
-    `files` has every regular file by path; `problems` are the faults of the container itself.
+    `paths` are its regular files, `problems` the faults of the container itself.
     """
 
     kind: str
     name: str
     size: int
     libraries: tuple[LibraryFacts, ...]
-    distributions: tuple[DistributionFacts, ...] = ()
-    files: Mapping[str, FileFacts] = field(default_factory=dict)
+    distributions: tuple[Distribution, ...] = ()
+    paths: tuple[str, ...] = ()
     sha256: str = ""
     problems: tuple[Finding, ...] = ()

@@ -1,9 +1,9 @@
 """Reads the device code of a file in one forward pass, without ever holding the file.
 
-What is inflated goes into anonymous memory at its own offset. As soon as a container is complete its images are
-looked into and their pages are given back; the rest of the file stays, and with it all headers and tables. At the
-end the sections decide what the containers are; the forward search is only a guess at where they will be. A guess
-that proves wrong costs a second pass, never a wrong answer.
+What comes in goes into anonymous memory at its own offset. As soon as a container is complete its images are looked
+into and their pages are given back; the rest of the file stays, and with it all headers and tables. At the end the
+sections decide what the containers are; the forward search is only a guess at where they will be. A guess that
+proves wrong costs a second pass, never a wrong answer.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from sm121.errors import ArtifactError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from typing import BinaryIO
 
-    from sm121.artifact import Member
-    from sm121.device import Buffer, Container
+    from sm121.artifact import Buffer, Member
+    from sm121.device import Container
 
 CHUNK = 1 << 20
 LARGEST = 8 << 30
@@ -50,24 +51,18 @@ class Pass(Generic[Seen]):
 
 @contextmanager
 def read_forward(
-    member: Member, look: Callable[[Buffer, Container], Seen], *, digest: bool
+    member: Member, head: bytes, rest: BinaryIO, look: Callable[[Buffer, Container], Seen], *, digest: bool
 ) -> Iterator[Pass[Seen]]:
     """Read `member`, calling `look` once for each container while its payloads are in memory.
 
-    Raises DamagedError if it is no file with device code at all, ArtifactError if its bytes cannot be had.
+    `head` is what was read of the member before, `rest` the stream that goes on. Raises DamagedError if it is no
+    file with device code at all, ArtifactError if its bytes cannot be had.
     """
-    if member.size > LARGEST:
-        raise ArtifactError(f"{member.path} claims {member.size} bytes; at most {LARGEST} are looked at.")
-    if not member.size:
-        raise DamagedError("an empty file.")
-    if member.content.mapped() is not None:
-        with member.buffer() as buffer:
-            yield _of_buffer(buffer, look, digest=digest)
-        return
-    memory = mmap.mmap(-1, member.size)
-    try:
+    if not 0 < member.size <= LARGEST:
+        raise ArtifactError(f"{member.path} has {member.size} bytes; from 1 to {LARGEST} are looked at.")
+    with mmap.mmap(-1, member.size) as memory:
         guess = _Guess(memory, look)
-        sha256 = _fill(member, memory, guess, digest=digest)
+        sha256 = _fill(member, memory, head, rest, guess, digest=digest)
         code = read_device_code(memory)
         payloads = {(image.offset, image.stored) for image in code.images}
         if guess.given_back <= payloads:
@@ -77,19 +72,28 @@ def read_forward(
             )
             yield Pass(code, seen, sha256, memory)
             return
-    finally:
-        memory.close()
     with member.buffer() as buffer:
-        yield _of_buffer(buffer, look, digest=digest)
+        yield read_buffer(buffer, look, digest=digest)
 
 
-def _of_buffer(buffer: Buffer, look: Callable[[Buffer, Container], Seen], *, digest: bool) -> Pass[Seen]:
+def read_buffer(buffer: Buffer, look: Callable[[Buffer, Container], Seen], *, digest: bool) -> Pass[Seen]:
+    """The same for a file that lies in memory, or is mapped there."""
     code = read_device_code(buffer)
     seen = []
     for container in code.containers:
         seen.append(look(buffer, container))
         _give_back(buffer, container.offset, container.size)
-    return Pass(code, tuple(seen), _sha256(buffer) if digest else "", buffer)
+    return Pass(code, tuple(seen), sha256_of(buffer) if digest else "", buffer)
+
+
+def sha256_of(buffer: Buffer) -> str:
+    """The digest of a buffer, page by page."""
+    hasher = hashlib.sha256()
+    with memoryview(buffer) as view:
+        for start in range(0, len(view), CHUNK):
+            hasher.update(view[start : start + CHUNK])
+            _give_back(buffer, start, CHUNK)
+    return hasher.hexdigest()
 
 
 class _Guess(Generic[Seen]):
@@ -135,30 +139,24 @@ class _Guess(Generic[Seen]):
                 self.given_back.add((image.offset, image.stored))
 
 
-def _fill(member: Member, memory: mmap.mmap, guess: _Guess[Seen], *, digest: bool) -> str:
-    """Inflate into `memory` and return the sha256, if it was asked for."""
-    hasher = hashlib.sha256()
-    filled = 0
-    with member.open() as stream:
-        while chunk := stream.read(CHUNK):
-            if filled + len(chunk) > len(memory):
-                raise ArtifactError(f"{member.path} is longer than the {member.size} bytes that it claims.")
-            memory[filled : filled + len(chunk)] = chunk
-            filled += len(chunk)
+def _fill(
+    member: Member, memory: mmap.mmap, head: bytes, rest: BinaryIO, guess: _Guess[Seen], *, digest: bool
+) -> str:
+    """Read into `memory` and return the sha256, if it was asked for."""
+    hasher = hashlib.sha256(head)
+    filled = len(head)
+    with memoryview(memory) as view:
+        view[:filled] = head
+        while count := rest.readinto(view[filled : filled + CHUNK]):  # type: ignore[attr-defined]
             if digest:
-                hasher.update(chunk)
+                hasher.update(view[filled : filled + count])
+            filled += count
             guess.advance(filled)
     if filled != len(memory):
         raise ArtifactError(f"{member.path} ends after {filled} of {member.size} bytes.")
+    if rest.read(1):
+        raise ArtifactError(f"{member.path} is longer than the {member.size} bytes that it claims.")
     return hasher.hexdigest() if digest else ""
-
-
-def _sha256(buffer: Buffer) -> str:
-    hasher = hashlib.sha256()
-    for start in range(0, len(buffer), CHUNK):
-        hasher.update(buffer[start : start + CHUNK])
-        _give_back(buffer, start, CHUNK)
-    return hasher.hexdigest()
 
 
 def _give_back(buffer: Buffer, start: int, size: int) -> bool:

@@ -4,123 +4,123 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sm121.artifact import Kind
-from sm121.errors import ArtifactError
-from sm121.findings import Finding, Verdict
-from sm121.inspector.distributions import Collection, is_document, largest
-from sm121.inspector.facts import ArtifactFacts, FileFacts, LibraryFacts
+from sm121.artifact import Kind, Survey
+from sm121.inspector.facts import ArtifactFacts, LibraryFacts, PlainFacts
 from sm121.inspector.pool import read_all
 from sm121.inspector.reading import may_hold_code, read_library
-from sm121.inspector.words import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from pathlib import Path
 
     from sm121.artifact import Artifact, Member
     from sm121.inspector.reading import Depth
     from sm121.progress import Progress
 
-_CHUNK = 1 << 20
 _OF_INTEREST = ("vllm", "flashinfer")
 _LOOSE = {"cubin": "*.cubin", "ptx": "*.ptx"}
 
 
-@dataclass(slots=True)
+def gather(
+    artifact: Artifact, depth: Depth, *, jobs: int | None = None, progress: Progress | None = None
+) -> ArtifactFacts:
+    """Read everything; `jobs` limits the processes."""
+    found = _Found(artifact, depth)
+    whole = ""
+    if artifact.kind is Kind.IMAGE:
+        for member in artifact.members():
+            if found.is_candidate(member):
+                found.take(member, read_library(member, found.depth(member.path)))
+            else:
+                found.pass_by(member)
+    else:
+        members = list(artifact.members())
+        wanted = [(member, found.depth(member.path)) for member in members if found.is_candidate(member)]
+        with read_all(artifact, wanted, jobs=jobs, progress=progress) as results:
+            for member in members:
+                if not found.is_candidate(member):
+                    found.pass_by(member)
+            whole = _sha256(artifact) if depth.digest else ""
+            for member, library in results:
+                found.take(member, library)
+    return found.facts(whole)
+
+
 class _Found:
     """What has come in so far."""
 
-    depth: Depth
-    kind: str
-    libraries: list[LibraryFacts] = field(default_factory=list)
-    files: dict[str, FileFacts] = field(default_factory=dict)
-    documents: Collection = field(default_factory=Collection)
-    problems: list[Finding] = field(default_factory=list)
+    def __init__(self, artifact: Artifact, depth: Depth) -> None:
+        self._artifact = artifact
+        self._depth = depth
+        self._survey = Survey(artifact, hashes=depth.digest)
+        self._libraries: list[LibraryFacts] = []
+        self._paths: list[str] = []
+        self._size = 0
 
-    def for_member(self, path: str) -> Depth:
-        """Digests and symbols are read where somebody compares them: in wheels and in packages of interest."""
-        interest = self.kind in {Kind.WHEEL, Kind.FILE} or any(
+    def is_candidate(self, member: Member) -> bool:
+        """Whether a member is looked at for device code."""
+        return self._artifact.kind is Kind.FILE or may_hold_code(member.path, executable=member.executable)
+
+    def depth(self, path: str) -> Depth:
+        """Symbols are kept where somebody compares them: alone, in wheels, and in packages of interest."""
+        interest = self._artifact.kind in {Kind.WHEEL, Kind.FILE} or any(
             part.startswith(_OF_INTEREST) for part in path.split("/")[:-1]
         )
-        return replace(self.depth, digest=self.depth.digest and interest, symbols=self.depth.symbols and interest)
+        return replace(
+            self._depth,
+            symbols=self._depth.symbols and interest,
+            digest=self._depth.digest and self._survey.wants(path),
+        )
 
-    def library(self, member: Member, library: LibraryFacts | None) -> None:
-        """Keep a library; a script that was executable is a file like others."""
-        if library is None:
-            self.file(member)
-        else:
-            self.libraries.append(library)
-            self.files[member.path] = FileFacts(library.sha256, member.size)
+    def take(self, member: Member, library: LibraryFacts | PlainFacts) -> None:
+        """Keep what was read of a candidate."""
+        self._note(member)
+        if self._survey.wants(member.path):
+            self._survey.measured(member, library.sha256)
+        if isinstance(library, LibraryFacts):
+            self._libraries.append(library)
 
-    def file(self, member: Member) -> None:
-        """Hash a file without device code where that is wanted, and keep what it says of a distribution."""
-        hashed, document = self.for_member(member.path).digest, is_document(member.path)
-        digest = ""
-        try:
-            if document:
-                data = member.read(largest(member.path))
-                self.documents.add(member.path, data)
-                digest = hashlib.sha256(data).hexdigest()
-            elif hashed:
-                digest = _sha256(member)
-        except ArtifactError as error:
-            problems = (f"cannot be read: {problem}" for problem in error.problems)
-            self.problems += [
-                Finding("archive.damage", shown(member.path), Verdict.FAIL, got) for got in problems
-            ]
-        self.files[member.path] = FileFacts(digest, member.size)
+    def pass_by(self, member: Member) -> None:
+        """A member that holds no device code can still say something about a distribution."""
+        self._note(member)
+        if self._survey.wants(member.path):
+            self._survey.see(member)
 
+    def _note(self, member: Member) -> None:
+        self._paths.append(member.path)
+        self._size += member.size
 
-def gather(
-    artifact: Artifact,
-    path: Path | None,
-    depth: Depth,
-    *,
-    jobs: int | None = None,
-    progress: Progress | None = None,
-) -> ArtifactFacts:
-    """Read everything. `path` is where the artifact lies on disk, if it does; `jobs` limits the processes."""
-    found = _Found(depth, artifact.kind)
-    if artifact.kind is Kind.IMAGE:
-        for member in artifact.members():
-            if may_hold_code(member.path, executable=member.executable):
-                found.library(member, read_library(member, found.for_member(member.path)))
-            else:
-                found.file(member)
-    else:
-        members = list(artifact.members())
-        single = artifact.kind is Kind.FILE
-        candidates = [
-            member for member in members if single or may_hold_code(member.path, executable=member.executable)
-        ]
-        chosen = {member.path for member in candidates}
-        wanted = [(member, found.for_member(member.path)) for member in candidates]
-        with read_all(artifact, wanted, jobs=jobs, progress=progress) as results:
-            for member in members:
-                if member.path not in chosen:
-                    found.file(member)
-            for member, library in results:
-                found.library(member, library)
-    return _facts(artifact, path, found)
+    def facts(self, sha256: str) -> ArtifactFacts:
+        """All of it."""
+        file = _file(self._artifact)
+        distributions = self._survey.distributions()
+        return ArtifactFacts(
+            kind=str(self._artifact.kind),
+            name=self._artifact.name,
+            size=file.stat().st_size if file is not None else self._size,
+            libraries=tuple(_collected(self._libraries, single=self._artifact.kind is Kind.FILE)),
+            distributions=distributions,
+            paths=tuple(sorted(self._paths)),
+            sha256=sha256,
+            problems=(*self._artifact.problems, *self._survey.problems),
+        )
 
 
-def _facts(artifact: Artifact, path: Path | None, found: _Found) -> ArtifactFacts:
-    file = path is not None and path.is_file()
-    return ArtifactFacts(
-        kind=str(artifact.kind),
-        name=artifact.name,
-        size=path.stat().st_size
-        if path is not None and file
-        else sum(item.size for item in found.files.values()),
-        libraries=tuple(_collected(found.libraries, single=artifact.kind is Kind.FILE)),
-        distributions=found.documents.distributions(),
-        files=found.files,
-        sha256=_of_path(path) if path is not None and file and found.depth.digest else "",
-        problems=(*artifact.problems, *found.problems, *found.documents.problems),
-    )
+def _file(artifact: Artifact) -> Path | None:
+    """The file that the artifact is, None if it is none."""
+    path = getattr(artifact, "path", None)
+    return path if isinstance(path, Path) and path.is_file() else None
+
+
+def _sha256(artifact: Artifact) -> str:
+    file = _file(artifact)
+    if file is None:
+        return ""
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _collected(libraries: Iterable[LibraryFacts], *, single: bool) -> list[LibraryFacts]:
@@ -132,19 +132,23 @@ def _collected(libraries: Iterable[LibraryFacts], *, single: bool) -> list[Libra
             kept.append(library)
         else:
             loose[f"{_package(library.path)}/{_LOOSE[library.format]}"].append(library)
-    for path, group in loose.items():
-        group.sort(key=lambda library: library.path)
-        units = [replace(unit, member=library.path) for library in group for unit in library.units]
-        kept.append(
-            LibraryFacts(
-                path, sum(library.size for library in group), f"{group[0].format}s", group[0].machine,
-                tuple(replace(unit, index=index) for index, unit in enumerate(units)),
-                tuple(f"{library.path}: {text}" for library in group for text in library.damage),
-                tuple(f"{library.path}: {text}" for library in group for text in library.notices),
-                looked_into=group[0].looked_into, files=len(group),
-            )
-        )  # fmt: skip
+    kept += [_together(path, sorted(group, key=lambda item: item.path)) for path, group in loose.items()]
     return sorted(kept, key=lambda library: library.path)
+
+
+def _together(path: str, group: list[LibraryFacts]) -> LibraryFacts:
+    units = [replace(unit, member=library.path) for library in group for unit in library.units]
+    return LibraryFacts(
+        path=path,
+        size=sum(library.size for library in group),
+        format=f"{group[0].format}s",
+        machine=group[0].machine,
+        units=tuple(replace(unit, index=index) for index, unit in enumerate(units)),
+        damage=tuple(f"{library.path}: {text}" for library in group for text in library.damage),
+        notices=tuple(f"{library.path}: {text}" for library in group for text in library.notices),
+        looked_into=group[0].looked_into,
+        files=len(group),
+    )
 
 
 def _package(path: str) -> str:
@@ -154,16 +158,3 @@ def _package(path: str) -> str:
         if folder in parts[:-2]:
             return "/".join(parts[: parts.index(folder) + 2])
     return parts[0] if len(parts) > 1 else "."
-
-
-def _sha256(member: Member) -> str:
-    hasher = hashlib.sha256()
-    with member.open() as stream:
-        while chunk := stream.read(_CHUNK):
-            hasher.update(chunk)
-    return hasher.hexdigest()
-
-
-def _of_path(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

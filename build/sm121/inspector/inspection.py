@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from sm121.artifact import Kind
+from sm121.artifact.record import record_findings
 from sm121.findings import Finding, Verdict
 from sm121.inspector.coverage import cover, families
 from sm121.inspector.crosscheck import cross_check
@@ -19,8 +19,8 @@ from sm121.inspector.judge.device_code import judge_library
 from sm121.inspector.judge.families import judge_families, judge_presence
 from sm121.inspector.judge.jit import jit_cost, judge_jit
 from sm121.inspector.judge.line import cuda_majors, cuda_of, judge_grafts, judge_line, judge_providers
+from sm121.inspector.judge.ownership import judge_ownership
 from sm121.inspector.judge.promised import judge_promise, trace
-from sm121.inspector.judge.record import judge_ownership, judge_record
 from sm121.inspector.judge.stamp import Stamp, judge_build_record, judge_stamp
 from sm121.inspector.judge.symbols import Needs, judge_runtime, judge_symbols
 from sm121.inspector.judge.tags import judge_one_version, judge_tags
@@ -34,9 +34,9 @@ from sm121.values import CudaVersion
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from sm121.artifact import Artifact
+    from sm121.artifact import Artifact, Distribution
     from sm121.inspector.coverage import FamilyCoverage, LibraryCoverage
-    from sm121.inspector.facts import ArtifactFacts, DistributionFacts, LibraryFacts
+    from sm121.inspector.facts import ArtifactFacts, LibraryFacts
     from sm121.inspector.judge.tags import Interpreter
     from sm121.inspector.promise import Promise
     from sm121.inspector.report import Report
@@ -75,11 +75,8 @@ def inspect_artifact(artifact: Artifact, options: Options | None = None) -> Repo
     """Read `artifact` to its end and judge it. Faults of the artifact become findings, never exceptions."""
     options = options or Options()
     policy()
-    path = getattr(artifact, "path", None)
-    facts = gather(
-        artifact, path if isinstance(path, Path) else None, Depth(options.capability, options.kernels),
-        jobs=options.jobs, progress=options.progress,
-    )  # fmt: skip
+    depth = Depth(options.capability, kernels=options.kernels, digest=options.kernels)
+    facts = gather(artifact, depth, jobs=options.jobs, progress=options.progress)
     opinions = cross_check(artifact, facts.libraries, options.cuobjdump) if options.cross_check else []
     return judge(facts, options, opinions)
 
@@ -109,7 +106,7 @@ def judge(facts: ArtifactFacts, options: Options, opinions: Sequence[Finding] = 
 class _Here:
     """A distribution that is here: its rules, if it has any, and its files."""
 
-    facts: DistributionFacts
+    facts: Distribution
     paths: tuple[str, ...]
     expectation: Expectation | None
 
@@ -155,10 +152,13 @@ class _View:
 
 def _here(facts: ArtifactFacts, rules: Policy) -> tuple[_Here, ...]:
     found = []
+    there = set(facts.paths)
     for item in facts.distributions:
+        if item.vendored:
+            continue
+        listed = (item.where(row.path) for row in item.rows)
+        paths = facts.paths if facts.kind == Kind.WHEEL else [path for path in listed if path in there and path]
         project = rules.project(item.name)
-        whole = facts.kind == Kind.WHEEL
-        paths = facts.files if whole else [path for path in item.record if path in facts.files]
         found.append(_Here(item, tuple(paths), project.expects(item.version) if project else None))
     return tuple(found)
 
@@ -195,7 +195,7 @@ def _hosts(view: _View) -> Iterator[Finding]:
         groups[owner[library.path].subject if library.path in owner else ""].append(library)
     items = {item.subject: item for item in view.here}
     torch = view.options.torch or next(
-        (item.facts.version for item in view.here if item.facts.name == "torch"), ""
+        (item.facts.version for item in view.here if item.facts.key == "torch"), ""
     )
     for subject, libraries in sorted(groups.items()):
         item = items.get(subject)
@@ -205,8 +205,8 @@ def _hosts(view: _View) -> Iterator[Finding]:
         version = item.facts.version if item else ""
         yield from judge_line(needed, view.rules.libraries, version=version, torch=torch)
         yield from judge_providers(
-            needed, view.rules.libraries, requires=item.facts.requires if item else None,
-            files=view.facts.files, own=view.alone,
+            needed, view.rules.libraries, requires=item.facts.metadata.requires if item else None,
+            files=view.facts.paths, own=view.alone,
         )  # fmt: skip
         yield from _symbols(view, libraries, version)
         if item is not None:
@@ -241,39 +241,40 @@ def _identity(view: _View) -> Iterator[Finding]:
         yield from _wheel(view)
     judged = [item for item in view.here if wheel or item.expectation is not None]
     for item in judged:
+        yield from item.facts.problems
         yield from judge_stamp(_stamp(view, item.facts), view.expected_version)
-        if item.facts.record:
-            own = {path: facts.files[path] for path in item.paths}
-            yield from judge_record(item.facts.record, own, item.subject, installed=not wheel)
+        if item.facts.check is not None and view.options.kernels:
+            yield from record_findings(item.facts.check, item.subject)
+        elif wheel and item.facts.check is None:
+            yield Finding("wheel.record", item.subject, Verdict.FAIL, "has no RECORD", "a list of its files")
     if view.expected_version and not judged:
         got = "no distribution is here whose version could be compared"
         yield Finding("stamp.expected", facts.name, Verdict.UNKNOWN, got, view.expected_version)
     if not view.alone:
-        yield from judge_ownership({item.subject: item.facts.record for item in view.here if item.facts.record})
+        yield from judge_ownership([item.facts for item in view.here])
         yield from judge_one_version([f"{item.facts.name}=={item.facts.version}" for item in view.here])
-        yield from judge_one_version([path.rpartition("/")[2] for path in facts.files if path.endswith(".whl")])
+        yield from judge_one_version([path.rpartition("/")[2] for path in facts.paths if path.endswith(".whl")])
 
 
-def _stamp(view: _View, distribution: DistributionFacts) -> Stamp:
-    folder = distribution.folder.rpartition("/")[2].rpartition(".")[0].split("-")
+def _stamp(view: _View, distribution: Distribution) -> Stamp:
     name = view.facts.name.rpartition("/")[2].split("-")
     return Stamp(
         distribution.name,
         file_name=name[1] if view.facts.kind == Kind.WHEEL and len(name) > 1 else "",
-        folder=folder[1] if len(folder) > 1 else "",
-        metadata=distribution.version,
-        module=distribution.module_version,
+        folder=distribution.stem.partition("-")[2],
+        metadata=distribution.metadata.version,
+        module=next((stamp.version for stamp in distribution.stamps if stamp.version), ""),
     )
 
 
 def _wheel(view: _View) -> Iterator[Finding]:
     facts, options = view.facts, view.options
     name = facts.name.rpartition("/")[2]
-    tags = [tag for item in facts.distributions for tag in item.tags]
-    if len(facts.distributions) != 1:
-        got = f"holds {len(facts.distributions)} dist-info folders"
+    inside = [item for item in facts.distributions if item.site == "" and item.folder.endswith(".dist-info")]
+    if len(inside) != 1:
+        got = f"holds {len(inside)} .dist-info folders"
         yield Finding("wheel.metadata", name, Verdict.FAIL, got, "one")
-    yield from judge_name(name, tags, name)
+    yield from judge_name(name, [tag for item in inside if item.wheel for tag in item.wheel.tags], name)
     try:
         *_, parsed = parse_wheel_filename(name)
     except InvalidWheelFilename:

@@ -41,9 +41,9 @@ class Looker:
     spent: int = field(default=0, init=False)
 
     def __call__(self, buffer: Buffer, container: Container) -> UnitLook:
-        if not self.deep:
-            return headers(container)
         images = container.images
+        if not self.deep:
+            return UnitLook(tuple(_facts(_Read(image)) for image in images), ())
         chosen = choose(images, self.capability)
         reads = [
             self._read(buffer, image, chosen=index == chosen)
@@ -73,11 +73,6 @@ class Looker:
         except DamagedError as error:
             read.damage = " ".join(error.problems)
         return read
-
-
-def headers(container: Container) -> UnitLook:
-    """What the headers alone say."""
-    return UnitLook(tuple(_facts(_Read(image)) for image in container.images), ())
 
 
 @dataclass(slots=True)
@@ -113,6 +108,7 @@ def _merge(reads: Sequence[_Read]) -> tuple[UnitKernel, ...]:
             tuple((read.kernels or {}).get(name, ABSENT) for read in reads),
             details[name].registers if name in details else None,
             details[name].code if name in details else None,
+            details[name].inert if name in details else None,
         )
         for name in names
     )

@@ -24,11 +24,12 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from sm121.artifact import Artifact, Member
+    from sm121.inspector.facts import PlainFacts
     from sm121.inspector.reading import Depth
     from sm121.progress import Counter, Progress
 
 Wanted = tuple["Member", "Depth"]
-Result = tuple["Member", "LibraryFacts | None"]
+Result = tuple["Member", "LibraryFacts | PlainFacts"]
 
 WORTH_IT = 32 << 20
 """Bytes of libraries from which starting processes pays."""
@@ -79,7 +80,7 @@ def _batches(wanted: Sequence[Wanted]) -> Iterator[list[Wanted]]:
         yield batch
 
 
-def _finished(tasks: dict[Future[list[LibraryFacts | None]], list[Wanted]]) -> Iterator[Result]:
+def _finished(tasks: dict[Future[list[LibraryFacts | PlainFacts]], list[Wanted]]) -> Iterator[Result]:
     for future in as_completed(tasks):
         batch = tasks[future]
         try:
@@ -115,7 +116,7 @@ def _open(path: object) -> None:
     _wheel[:] = [Wheel(path)] if path is not None else []  # type: ignore[arg-type]
 
 
-def _read(batch: list[tuple[str | Member, Depth]]) -> list[LibraryFacts | None]:
+def _read(batch: list[tuple[str | Member, Depth]]) -> list[LibraryFacts | PlainFacts]:
     found: dict[str, Member] = {}
     if _wheel:
         names = {item for item, _ in batch}

@@ -7,16 +7,19 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from sm121.device import DamagedError, ptx_kernels, read_host, stream
+from sm121.device import DamagedError, ptx_kernels, read_host
 from sm121.errors import ArtifactError
-from sm121.inspector.facts import ImageFacts, LibraryFacts, UnitFacts, UnitKernel
-from sm121.inspector.forward import read_forward
-from sm121.inspector.looker import Looker, headers
+from sm121.inspector.facts import ImageFacts, LibraryFacts, PlainFacts, UnitFacts, UnitKernel
+from sm121.inspector.forward import CHUNK, read_buffer, read_forward, sha256_of
+from sm121.inspector.looker import Looker
 from sm121.values import ArchSpec
 
 if TYPE_CHECKING:
+    from typing import BinaryIO
+
     from sm121.artifact import Member
     from sm121.device import Container
+    from sm121.inspector.forward import Pass
     from sm121.inspector.looker import UnitLook
     from sm121.target import Capability
 
@@ -41,46 +44,61 @@ def may_hold_code(path: str, *, executable: bool) -> bool:
     return executable or path.endswith(".ptx") or bool(_LIBRARY.fullmatch(path))
 
 
-def read_library(member: Member, depth: Depth) -> LibraryFacts | None:
-    """Read a member; None if it is an executable that is no program, or a script for the linker.
+def read_library(member: Member, depth: Depth) -> LibraryFacts | PlainFacts:
+    """Read a member; PlainFacts if it is an executable that is no program, or a script for the linker.
 
     A file that cannot be read as what its name says is a library of no format, with the reason in `damage`.
     """
     try:
-        head = _head(member)
-        by_name = may_hold_code(member.path, executable=False)
-        if head.startswith(_TEXTS) or (not by_name and not head.startswith(b"\x7fELF")):
-            return None
-        if member.path.endswith(".ptx"):
-            return _ptx(member, depth)
-        return _library(member, depth)
+        if member.size and member.content.mapped() is not None:
+            with member.buffer() as buffer:
+                if _is_plain(member, bytes(buffer[:_HEAD])):
+                    return PlainFacts(sha256_of(buffer) if depth.digest else "")
+                if member.path.endswith(".ptx"):
+                    return _ptx(member, bytes(buffer[:LARGEST_PTX]), depth)
+                look = Looker(depth.capability, depth.kernels)
+                return _facts(member, read_buffer(buffer, look, digest=depth.digest), depth)
+        with member.open() as file:
+            return _streamed(member, file, depth)
     except (DamagedError, ArtifactError) as error:
         return LibraryFacts(member.path, member.size, "", "", damage=tuple(error.problems))
 
 
-def _head(member: Member) -> bytes:
-    with member.open() as file:
-        return file.read(_HEAD)
-
-
-def _library(member: Member, depth: Depth) -> LibraryFacts:
+def _streamed(member: Member, file: BinaryIO, depth: Depth) -> LibraryFacts | PlainFacts:
+    """Read a member that can be had only from its start to its end, once."""
+    head = file.read(_HEAD)
+    if _is_plain(member, head):
+        return PlainFacts(_sha256(head, file) if depth.digest else "")
+    if member.path.endswith(".ptx"):
+        return _ptx(member, head + file.read(LARGEST_PTX), depth)
     look = Looker(depth.capability, depth.kernels)
-    if not (depth.kernels or depth.digest) and member.content.mapped() is None:
-        with member.open() as file:
-            streamed = stream(file, member.size)
-        code, host, sha256 = streamed.device, streamed.host, ""
-        seen = tuple(headers(container) for container in code.containers)
-    else:
-        with read_forward(member, look, digest=depth.digest) as done:
-            code, seen, sha256 = done.code, done.seen, done.sha256
-            host = read_host(done.buffer) if code.format == "elf" else None
+    with read_forward(member, head, file, look, digest=depth.digest) as done:
+        return _facts(member, done, depth)
+
+
+def _is_plain(member: Member, head: bytes) -> bool:
+    """Whether a file that was looked at for its name or its mode can hold no device code."""
+    named = may_hold_code(member.path, executable=False)
+    return head.startswith(_TEXTS) or (not named and not head.startswith(b"\x7fELF"))
+
+
+def _sha256(head: bytes, rest: BinaryIO) -> str:
+    hasher = hashlib.sha256(head)
+    while chunk := rest.read(CHUNK):
+        hasher.update(chunk)
+    return hasher.hexdigest()
+
+
+def _facts(member: Member, done: Pass[UnitLook], depth: Depth) -> LibraryFacts:
+    code = done.code
+    host = read_host(done.buffer) if code.format == "elf" else None
     damage = dict.fromkeys((*code.damage, *(host.damage if host else ())))
     if host is not None and not depth.symbols:
         host = replace(host, defined=frozenset(), undefined=frozenset())
-    units = tuple(_unit(container, one) for container, one in zip(code.containers, seen, strict=True))
+    units = tuple(_unit(container, seen) for container, seen in zip(code.containers, done.seen, strict=True))
     return LibraryFacts(
-        member.path, member.size, code.format, code.machine, units, tuple(damage), tuple(code.notices), host, sha256,
-        looked_into=depth.kernels,
+        member.path, member.size, code.format, code.machine, units, tuple(damage), tuple(code.notices), host,
+        done.sha256, looked_into=depth.kernels,
     )  # fmt: skip
 
 
@@ -91,9 +109,8 @@ def _unit(container: Container, seen: UnitLook) -> UnitFacts:
     )  # fmt: skip
 
 
-def _ptx(member: Member, depth: Depth) -> LibraryFacts:
+def _ptx(member: Member, text: bytes, depth: Depth) -> LibraryFacts:
     """A file of PTX text: one unit with one image."""
-    text = member.read(LARGEST_PTX)
     version = re.search(rb"^\s*\.version\s+(\d+)\.(\d+)", text, re.MULTILINE)
     target = re.search(rb"^\s*\.target\s+(sm_\d{2,3}[af]?)\b", text, re.MULTILINE)
     if version is None or target is None:

@@ -23,6 +23,7 @@ from sm121.target import LoadsAs  # noqa: TC001 -- the codec reads the annotatio
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from sm121.artifact import Distribution as Installed
     from sm121.inspector.coverage import FamilyCoverage, KernelCoverage, LibraryCoverage, UnitCoverage
     from sm121.inspector.facts import ArtifactFacts, ImageFacts
     from sm121.inspector.inspection import Options
@@ -219,8 +220,15 @@ def build_report(
         question=Question(str(options.capability), str(options.driver or ""), options.version, options.kernels),
         verdict=overall(unique),
         distributions=tuple(
-            Distribution(item.name, item.version, item.commit, item.tags, tuple(sorted(item.requires)))
+            Distribution(
+                printable(item.name),
+                printable(item.version),
+                _commit(item),
+                item.wheel.tags if item.wheel else (),
+                tuple(sorted(item.metadata.requires)),
+            )
             for item in facts.distributions
+            if not item.vendored
         ),
         libraries=tuple(_library(library) for library in libraries),
         families=tuple(
@@ -267,6 +275,10 @@ def load_report(text: str, name: str = "report") -> Report:
         raise UsageError(
             f"{name} is no report of sm121: {error}.", do="write one with inspect --json."
         ) from error
+
+
+def _commit(distribution: Installed) -> str:
+    return next((stamp.commit for stamp in distribution.stamps if stamp.commit), "")
 
 
 def _library(library: LibraryCoverage) -> Library:
