@@ -31,7 +31,9 @@ FILES = {
     "vllm.platforms.cuda": """
         from functools import cache
         from .interface import Platform, PlatformEnum
+        from vllm.logger import init_logger
         from vllm.v1.attention.backends.registry import AttentionBackendEnum
+        logger = init_logger(__name__)
         @cache
         def _get_backend_priorities(use_mla, device_capability):
             if use_mla:
@@ -48,6 +50,7 @@ FILES = {
                 for backend in _get_backend_priorities(attn_selector_config.use_mla, capability):
                     kernel = backend.get_class()
                     if not kernel.validate_configuration(capability, attn_selector_config.head_size):
+                        logger.info_once("Using %s attention backend out of potential backends: %s.", backend.name, [])
                         return backend.value
                 raise ValueError("none")
     """,

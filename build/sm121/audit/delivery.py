@@ -150,7 +150,7 @@ def _of_family(name: str, supplies: Supplies) -> tuple[State, str]:
     states = supplies.families.get(name, {})
     machine = sum(count for state, count in states.items() if state in _MACHINE)
     if machine:
-        return State.DELIVERED, f"{machine} kernels of {name}"
+        return State.DELIVERED, f"{machine} kernel{'s' if machine > 1 else ''} of {name}"
     if states.get(LoadsAs.JIT):
         return State.DRIVER, f"{states[LoadsAs.JIT]} kernels of {name} as PTX only"
     there = sum(states.values())

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from sm121.audit.static.machine import Machine
 
 _MOST_ITEMS = 20_000
+_AS_REPR = ord("r")
 _ARITHMETIC: dict[type[ast.operator], Callable[[Value, Value], Value]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
     ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod, ast.BitOr: operator.or_, ast.BitAnd: operator.and_,
@@ -77,7 +78,10 @@ def value_of(machine: Machine, node: ast.expr, frame: Frame) -> Value:  # noqa: 
         case ast.JoinedStr():
             return "".join(shown(value_of(machine, part, frame)) for part in node.values)
         case ast.FormattedValue():
-            return text_of(machine, value_of(machine, node.value, frame))
+            value = value_of(machine, node.value, frame)
+            return (
+                repr(value) if node.conversion == _AS_REPR and isinstance(value, str) else text_of(machine, value)
+            )
         case ast.Lambda():
             return Function(node, frame)
         case ast.ListComp() | ast.SetComp() | ast.GeneratorExp():

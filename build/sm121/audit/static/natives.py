@@ -61,6 +61,9 @@ class Environment:
     def has(self, name: str) -> bool:
         return name in self.variables
 
+    def __getitem__(self, name: str) -> str:
+        return self.variables[name]
+
 
 def known_outside(top: str) -> bool:
     """Whether a top-level module is surely there, though its source is not read."""
