@@ -167,7 +167,7 @@ class _Inflater(RawReader):
         self._file = file
         self._entry = entry
         self._archive = archive
-        self._position = entry.start
+        self._position = self._released = entry.start
         self._done = 0
         self._crc = 0
         self._stored = entry.method == _STORED
@@ -191,7 +191,7 @@ class _Inflater(RawReader):
     def _next(self, most: int) -> bytes:
         if self._stored:
             piece = self._file[self._position : min(self._position + most, self._entry.end)]
-            self._position += len(piece)
+            self._advance(len(piece))
             return piece
         # One byte more than declared is asked for, so that a longer member shows itself.
         most = min(most, self._entry.size - self._done + 1)
@@ -199,7 +199,7 @@ class _Inflater(RawReader):
             while not self._decoder.eof:
                 tail = self._tail or self._file[self._position : min(self._position + _PIECE, self._entry.end)]
                 if not self._tail:
-                    self._position += len(tail)
+                    self._advance(len(tail))
                 piece = self._decoder.decompress(tail, most)
                 self._tail = self._decoder.unconsumed_tail
                 if piece:
@@ -209,6 +209,14 @@ class _Inflater(RawReader):
         except zlib.error as error:
             raise _damaged(self._entry, self._archive, str(error)) from error
         return b""
+
+    def _advance(self, count: int) -> None:
+        """Go on, and give back the pages that lie behind: a wheel in a reader's memory would count as its own."""
+        self._position += count
+        if self._position - self._released >= CHUNK and hasattr(mmap, "MADV_DONTNEED"):
+            first, end = (offset // mmap.PAGESIZE * mmap.PAGESIZE for offset in (self._released, self._position))
+            self._file.madvise(mmap.MADV_DONTNEED, first, end - first)
+            self._released = end
 
     def _check(self) -> None:
         if self._done != self._entry.size or not (self._stored or self._decoder.eof):

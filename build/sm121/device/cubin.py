@@ -48,10 +48,10 @@ class Kernel:
 
     name: str
     size: int
-    registers: int | None
-    shared: int
-    code: Code | None
-    calls_others: bool
+    registers: int | None = None
+    shared: int = 0
+    code: Code | None = None
+    calls_others: bool = False
 
     @property
     def inert(self) -> bool | None:
@@ -102,8 +102,11 @@ class _Entry:
     size: int
 
 
-def read_cubin(data: Buffer) -> Cubin:
-    """Read a cubin. DamagedError if it is none, or of a layout that names no target."""
+def read_cubin(data: Buffer, *, bodies: bool = True) -> Cubin:
+    """Read a cubin. DamagedError if it is none, or of a layout that names no target.
+
+    With `bodies` off, kernels have names and sizes only: their registers and code are None, their shared memory 0.
+    """
     elf = ElfFile.parse(data)
     arch, known = read_target(elf)
     damage = Remarks(elf.damage)
@@ -115,7 +118,7 @@ def read_cubin(data: Buffer) -> Cubin:
     except DamagedError as error:
         damage.add(*error.problems)
     try:
-        kernels, functions = _kernels(elf, arch, damage)
+        kernels, functions = _kernels(elf, arch, damage, bodies=bodies)
     except DamagedError as error:
         damage.add(*error.problems)
     return Cubin(arch, known, kernels, functions, toolkit, elf.version, damage.all())
@@ -188,8 +191,12 @@ def _toolkit(elf: ElfFile) -> Toolkit | None:
     return None
 
 
-def _kernels(elf: ElfFile, arch: ArchSpec, damage: Remarks) -> tuple[tuple[Kernel, ...], int]:
+def _kernels(
+    elf: ElfFile, arch: ArchSpec, damage: Remarks, *, bodies: bool
+) -> tuple[tuple[Kernel, ...], int]:
     entries, functions = _functions(elf, damage)
+    if not bodies:
+        return tuple(Kernel(entry.name, entry.size) for entry in entries), sum(functions.values())
     shared = {section.name: section.size for section in elf.sections if section.name.startswith(".nv.shared.")}
     registers = _registers(elf)
     code = {

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from sm121.device.window import Remarks, Strings, Window
 from sm121.errors import DamagedError
@@ -47,11 +47,13 @@ _MACHINES = {
 _TYPES = {ET_REL: "relocatable", 2: "executable", 3: "shared", 4: "core"}
 
 
-@dataclass(frozen=True, slots=True)
-class Section:
-    """One section header. `offset` counts from the start of the ELF file; sizes are bytes."""
+class Section(NamedTuple):
+    """One section header. `offset` counts from the start of the ELF file; sizes are bytes.
 
-    index: int
+    A tuple, because a wheel's cubins have a hundred thousand of them.
+    """
+
+    index: int  # type: ignore[assignment]
     name: str
     type: int
     flags: int

@@ -64,7 +64,7 @@ class Looker:
             if image.kind == "ptx":
                 read.kernels = dict.fromkeys(ptx_kernels(data), 0)
                 return read
-            cubin = read_cubin(data)
+            cubin = read_cubin(data, bodies=chosen)
             read.kernels = {kernel.name: kernel.size for kernel in cubin.kernels}
             read.toolkit = cubin.toolkit
             read.damage = " ".join(cubin.damage)
