@@ -17,7 +17,7 @@ from sm121.pins.knowledge import known, toolkit_releases
 from sm121.pins.torch_family import torch_build, torch_family
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from sm121.pins.facts import Facts
     from sm121.pins.model import Cpu, Line, Release
@@ -55,7 +55,7 @@ def check(
         *_cuda_txt(release, facts),
         *_edges(environment, facts, cpu),
         *_toolkits(facts),
-        *_owners(facts),
+        *file_owners(facts.records),
         *_resolved(line, cpu, facts),
     ]
     return list(dict.fromkeys(findings))
@@ -241,12 +241,12 @@ def _toolkits(facts: Facts) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _owners(facts: Facts) -> Iterator[Finding]:
-    """Files that two distributions of the environment own with different content."""
+def file_owners(records: Mapping[str, Mapping[str, str]]) -> Iterator[Finding]:
+    """Files that two distributions own with different content; those in the table of known ones are passed over."""
     told = {collision.path for collision in known().collisions}
     first: dict[str, tuple[str, str]] = {}
     shared: dict[tuple[str, str], list[str]] = {}
-    for name, record in facts.records.items():
+    for name, record in records.items():
         for path, digest in record.items():
             owner, known_digest = first.setdefault(path, (name, digest))
             if owner != name and known_digest != digest and path not in told:
@@ -254,17 +254,13 @@ def _owners(facts: Facts) -> Iterator[Finding]:
     for (one, other), paths in shared.items():
         more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
         yield Finding(
-            "pins.file-owners", paths[0], Verdict.FAIL, f"owned by {one} and by {other} with different content{more}",
+            "pins.file-owners", paths[0] + more, Verdict.FAIL, f"owned by {one} and by {other} with different content",
             "one owner", "Whichever is installed last wins; keep one of the two out of the environment.",
         )  # fmt: skip
-    if facts.records and not shared:
-        count = sum(len(record) for record in facts.records.values())
-        yield Finding(
-            "pins.file-owners",
-            "files",
-            Verdict.PASS,
-            f"{count} files of {len(facts.records)} wheels have one owner each",
-        )
+    if records and not shared:
+        count = sum(len(record) for record in records.values())
+        got = f"{count} files of {len(records)} wheels have one owner each"
+        yield Finding("pins.file-owners", "files", Verdict.PASS, got)
 
 
 def _resolved(line: Line, cpu: Cpu, facts: Facts) -> Iterator[Finding]:

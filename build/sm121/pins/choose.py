@@ -24,8 +24,8 @@ LIBC = (2, 34)
 def tags(cpu: Cpu, *, python: tuple[int, int] = PYTHON, libc: tuple[int, int] = LIBC) -> dict[Tag, int]:
     """Wheel tags that a Linux machine takes, each with its rank; 0 is best."""
     major, newest = libc
-    platforms = [f"manylinux_{major}_{minor}_{cpu}" for minor in range(newest, 16, -1)]
-    platforms += [f"manylinux2014_{cpu}", f"linux_{cpu}"]
+    platforms = [f"manylinux_{major}_{minor}_{cpu}" for minor in range(newest, 4, -1)]
+    platforms += [f"{name}_{cpu}" for name in ("manylinux2014", "manylinux2010", "manylinux1", "linux")]
     interpreter = f"cp{python[0]}{python[1]}"
     ordered = [
         *cpython_tags(python, [interpreter], platforms),

@@ -92,7 +92,7 @@ class Edits:
             return
         for key, wanted in entries.items():
             self.put(table, key, wanted)
-        self.put(table, "read", f"package index, {datetime.datetime.now(tz=datetime.UTC).date().isoformat()}")
+        self.put(table, "read", f"package index, {today()}")
 
     def write(self) -> None:
         """Put the new files in place, each whole or not at all. Raises StorageError."""
@@ -105,6 +105,11 @@ class Edits:
                 part.replace(self.folder / name)
             except OSError as error:
                 raise StorageError(f"{self.folder / name} cannot be written: {error.strerror}.") from error
+
+
+def today() -> str:
+    """The day, ISO, in UTC."""
+    return datetime.datetime.now(tz=datetime.UTC).date().isoformat()
 
 
 def entry(file: IndexFile) -> dict[str, object]:

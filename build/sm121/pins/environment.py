@@ -132,7 +132,7 @@ def known_collisions(environment: Environment) -> list[Finding]:
         if len(owners) > 1:
             findings.append(
                 Finding(
-                    "pins.file-owners", collision.path, Verdict.FAIL,
+                    "pins.file-owners", collision.path, collision.verdict,
                     f"owned by {' and by '.join(environment.shown(name) for name in owners)} with different "
                     f"content: {collision.what}",
                     "one owner", f"{collision.remedy[0].upper()}{collision.remedy[1:]}.", collision.dated.link,

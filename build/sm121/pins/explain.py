@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from sm121.index import IndexFile
     from sm121.pins.facts import Facts
-    from sm121.pins.model import Cpu, FilePin, Line, Package, Release
+    from sm121.pins.model import Cpu, FilePin, Line, Package, Release, Toolkit
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +83,15 @@ def _places(line: Line, release: Release) -> list[Place]:
         _place("compiled against and run with", torch) for torch in line.torches if torch.version == release.torch
     ]
     places += [_place("shares the environment", package) for package in release.companions]
-    for title, kit in (
-        ("toolkit that compiles", line.compiler_toolkit),
-        ("toolkit at run time", line.runtime_toolkit),
-    ):
+    kits = {kit.release: (title, kit) for title, kit in _kits(line)}
+    for title, kit in kits.values():
         places += [_place(f"{title}, release {kit.release}, {', '.join(part.roles)}", part) for part in kit.parts]
     return [*places, *(_place("program of the build", tool) for tool in line.programs)]
+
+
+def _kits(line: Line) -> list[tuple[str, Toolkit]]:
+    """The toolkits of a line with their titles; the compiler's comes last, so that it names a shared one."""
+    return [("toolkit at run time", line.runtime_toolkit), ("toolkit that compiles", line.compiler_toolkit)]
 
 
 def _place(role: str, package: Package) -> Place:

@@ -35,6 +35,7 @@ CUDA_TXT = "requirements/cuda.txt"
 _WORKERS = 8
 _FLOATING = frozenset({"nvidia-cuda-nvcc", "nvidia-nvvm", "nvidia-cuda-crt", "nvidia-cuda-cccl"})
 """Toolkit parts that nothing in the environment pins."""
+_BINDINGS = ("cuda-python", "cuda-bindings")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +76,16 @@ def constraints(line: Line, release: Release) -> list[str]:
 
 
 def floating_limits(line: Line) -> list[str]:
-    """The compiler's parts at the release of a line's runtime, which nothing else in an environment limits."""
+    """What nothing else in an environment limits: the compiler's parts, and the bindings' CUDA major.
+
+    Without the second a resolver may fall back to a cuda-python that overwrites cuda-bindings.
+    """
     parts = toolkit_releases()[line.runtime_toolkit.release]
-    return [f"{name}{wanted}" for name, wanted in parts.items() if name in _FLOATING]
+    major = line.cuda.major
+    return [
+        *(f"{name}{wanted}" for name, wanted in parts.items() if name in _FLOATING),
+        *(f"{name}>={major},<{major + 1}" for name in _BINDINGS),
+    ]
 
 
 def gather(line: Line, release: Release, cpu: Cpu, *, beside: Sequence[str] = ()) -> Facts:

@@ -70,6 +70,7 @@ class Collision:
 
     path: str
     owners: dict[str, SpecifierSet]
+    verdict: Verdict
     what: str
     remedy: str
     dated: Dated
@@ -138,7 +139,8 @@ def _bad(entry: dict[str, Any]) -> Bad:
 
 def _collision(entry: dict[str, Any]) -> Collision:
     owners = {name: SpecifierSet(text) for name, text in entry["owners"].items()}
-    return Collision(entry["path"], owners, entry["what"], entry["remedy"], _dated(entry))
+    verdict = Verdict(entry["verdict"])
+    return Collision(entry["path"], owners, verdict, entry["what"], entry["remedy"], _dated(entry))
 
 
 def _dated(entry: dict[str, Any]) -> Dated:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from sm121 import index
 from sm121.errors import PinsError
 from sm121.findings import Verdict
-from sm121.pins.audit import judge
+from sm121.pins.audit import file_owners, judge
 from sm121.pins.choose import LIBC, PYTHON, best_wheel, tags
 from sm121.pins.environment import Environment
-from sm121.pins.facts import constraints
+from sm121.pins.facts import constraints, record
 from sm121.pins.resolve import resolve
 
 if TYPE_CHECKING:
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from sm121.pins.model import Cpu, Line, Release
     from sm121.pins.resolve import Resolution
 
-_WORKERS = 8
+_WORKERS = 12
 
 
 def lock(line: Line, release: Release, cpu: Cpu, *, beside: Sequence[str] = ()) -> str:
-    """Resolve, judge and hash the runtime environment of a line.
+    """Resolve, judge and hash the runtime environment of a line; every file of every wheel must have one owner.
 
     vLLM itself is left out, because the wheel that was built takes its place. Raises PinsError if no set exists,
     if it does not pass, or if the line's torch is not on the index.
@@ -36,14 +36,15 @@ def lock(line: Line, release: Release, cpu: Cpu, *, beside: Sequence[str] = ()) 
     if not line.torches:
         line.torch(release, cpu)
     resolution = resolve([f"vllm=={release.version}", *beside], constraints(line, release), cpu)
-    findings = judge(Environment(resolution.versions, cpu, line.cuda, from_index=True))
-    faults = [finding.message for finding in findings if finding.verdict is Verdict.FAIL]
-    if faults:
-        raise PinsError(faults, do="change the pins; a set that fails is not locked.")
     names = sorted(set(resolution.versions) - {"vllm"})
     ranks = tags(cpu)
     with ThreadPoolExecutor(_WORKERS) as pool:
         files = dict(zip(names, pool.map(partial(_wheel, resolution, cpu, ranks), names), strict=True))
+        records = dict(zip(names, pool.map(record, files.values()), strict=True))
+    findings = [*judge(Environment(resolution.versions, cpu, line.cuda, from_index=True)), *file_owners(records)]
+    faults = [finding.message for finding in findings if finding.verdict is Verdict.FAIL]
+    if faults:
+        raise PinsError(faults, do="change the pins; a set that fails is not locked.")
     return locked(line, release, cpu, resolution, files)
 
 

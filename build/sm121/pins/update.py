@@ -19,8 +19,17 @@ from sm121.errors import FetchError, PinsError
 from sm121.findings import Verdict
 from sm121.pins.audit import check
 from sm121.pins.choose import best_wheel, sdist
+from sm121.pins.edit import today
 from sm121.pins.environment import parsed
-from sm121.pins.facts import CUDA_TXT, floating_limits, gather, record, requirements_of, requirements_txt
+from sm121.pins.facts import (
+    CUDA_TXT,
+    floating_limits,
+    gather,
+    record,
+    requirements_of,
+    requirements_txt,
+    toolkit_parts_of,
+)  # fmt: skip
 from sm121.pins.loading import load
 from sm121.pins.model import Cpu
 from sm121.pins.reading import closest
@@ -38,6 +47,13 @@ if TYPE_CHECKING:
     from sm121.pins.model import Origin, Pins, Release
     from sm121.progress import Progress
 
+_OLDEST_TOOLKIT = Version("12.8")
+_TABLE_HEAD = """\
+# Which version of which part belongs to which CUDA toolkit release: the METADATA of the cuda-toolkit packages.
+# Part numbers follow the release only sometimes (cuBLAS 13.10 is of CUDA 13.5), so membership is looked up here.
+
+read = "METADATA of the cuda-toolkit wheels, package index, {day}"
+"""
 _OPTIONAL = frozenset({"b12x"})
 """Extras of vLLM whose requirement is recorded, because they matter on 12.1."""
 
@@ -241,3 +257,22 @@ def _origin(
     if origin.note:
         found["note"] = origin.note
     return found
+
+
+def toolkit_table() -> str:
+    """The text of `data/toolkits.toml`, read anew: every release of cuda-toolkit from 12.8 on.
+
+    Raises FetchError if the index cannot be asked.
+    """
+    wheels = [
+        file
+        for file in index.project_files("cuda-toolkit")
+        if file.filename.endswith(".whl") and (number := parsed(file.version))
+        and number >= _OLDEST_TOOLKIT and not number.is_prerelease
+    ]  # fmt: skip
+    blocks = [_TABLE_HEAD.format(day=today())]
+    for wheel in wheels:
+        parts = toolkit_parts_of(requirements_of(index.metadata(wheel)))
+        lines = "".join(f'{name} = "{wanted}"\n' for name, wanted in sorted(parts.items()))
+        blocks.append(f'[release."{wheel.version}"]\n{lines}')
+    return "\n".join(blocks)
