@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sm121.device.reader import read_device_code
-from sm121.values import Sha256
 
 if TYPE_CHECKING:
     from sm121.device.fatbin import DeviceCode, DeviceImage
     from sm121.device.window import Buffer
+    from sm121.values import Sha256
 
 _DIGITS = 16
 _NAME = re.compile(rf"sm121-finish-([0-9a-f]{{{_DIGITS}}})")
