@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from difflib import get_close_matches
+from difflib import SequenceMatcher
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
@@ -23,9 +23,13 @@ _NAMES: dict[type, str] = {
 
 
 def closest(word: str, known: Iterable[str]) -> str:
-    """A suggestion for a misspelt word: ", did you mean x?", or ""."""
-    matches = get_close_matches(word, list(known), n=1, cutoff=0.5)
-    return f", did you mean {matches[0]}?" if matches else ""
+    """A suggestion for a misspelt word: ", did you mean x?", or "". Of equally near ones the first is named."""
+    best, nearest = "", 0.5
+    for name in known:
+        ratio = SequenceMatcher(None, word.lower(), name.lower()).ratio()
+        if ratio > nearest:
+            best, nearest = name, ratio
+    return f", did you mean {best}?" if best else ""
 
 
 class Table:

@@ -30,7 +30,12 @@ def torch_build(environment: Environment) -> list[Finding]:
     if version.local:
         return [_judged_by_suffix(subject, version, environment)]
     if not environment.from_index:
-        return []
+        return [
+            Finding(
+                "pins.torch-build", subject, Verdict.UNKNOWN, "has no suffix: which build it is, is unknown",
+                _wanted(environment), "Ask the installed torch: torch.version.cuda.",
+            )
+        ]  # fmt: skip
     for build in known().torch:
         if build.cpu == environment.cpu and build.versions.contains(version, prereleases=True):
             return [_judged_by_index(subject, build, environment)]
