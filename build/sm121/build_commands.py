@@ -88,6 +88,7 @@ def add_build_commands(verbs: argparse._SubParsersAction[argparse.ArgumentParser
     where.add_argument(
         "--patches", metavar="DIR", type=Path, default=ROOT / "patches", help="folder of the patches"
     )
+    where.add_argument("--replace", action="store_true", help="replace a wheel of this name that has other bytes")
     output = build.add_argument_group("output")
     output.add_argument("--dry-run", action="store_true", help="print the plan and stop")
     output.add_argument("--json", action="store_true", help="print plan and result as JSON")
@@ -115,7 +116,7 @@ def _build(arguments: argparse.Namespace) -> int:
     ensure_disk(plan, work.root, arguments.dist.absolute())
     context = Context(
         work=work, dist=arguments.dist.absolute(), progress=progress, patches=arguments.patches,
-        mirror=arguments.mirror, cuda_home=arguments.cuda_home,
+        mirror=arguments.mirror, cuda_home=arguments.cuda_home, replace=arguments.replace,
     )  # fmt: skip
     result = Build(plan, context).run(until=arguments.until)
     _report(result, arguments, Console(highlight=False))

@@ -24,6 +24,11 @@ class Verdict(StrEnum):
         """0 is mildest."""
         return list(Verdict).index(self)
 
+    @property
+    def publishable(self) -> bool:
+        """Whether a result with this verdict may get a name."""
+        return self not in {Verdict.UNKNOWN, Verdict.FAIL}
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:

@@ -4,22 +4,33 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import shutil
 import sys
 import sysconfig
+from collections import Counter
 from dataclasses import asdict, dataclass
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sm121 import process
 from sm121.compile import tree as build_tree
 from sm121.compile.answers import write_answers
 from sm121.compile.build import Cost, Schedule, build, configure, planned_units
-from sm121.errors import CompileError
-from sm121.pack.ledger import MadeWith, Patch
+from sm121.artifact import open_artifact
+from sm121.errors import CompileError, VerdictFail, VerdictUnknown
+from sm121.findings import Verdict
+from sm121.inspector.inspection import Options, inspect_artifact
+from sm121.inspector.page import report_html
+from sm121.inspector.promise import Promise
+from sm121.inspector.report import dump_report
+from sm121.inspector.text import report_text
+from sm121.manifest import Command, Input, Inspection, Manifest, Output, Subject, Tool
+from sm121.manifest import Host as ManifestHost
+from sm121.pack.ledger import Library, MadeWith, Origin, Patch
 from sm121.pack.platform_tag import find_platform_tag
-from sm121.pack.publish import Published, ensure_publishable
+from sm121.pack.publish import Published, ensure_publishable, find_published, publish
 from sm121.pack.stamp import Stamp
 from sm121.pack.wheel import assemble
 from sm121.pins import Role
@@ -38,7 +49,7 @@ from sm121.toolchain.wheels import Role as PartRole
 from sm121.values import ArchSpec, CudaVersion, Sha256
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from sm121.plan.model import Plan
     from sm121.progress import Progress
@@ -66,6 +77,8 @@ class Context:
     patches: Path
     mirror: Path | None = None
     cuda_home: Path | None = None
+    replace: bool = False
+    """Whether a wheel of the same name with other bytes may be replaced in `dist`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,8 +178,9 @@ class Build:
         if home:
             (into / "wheel").mkdir()
             shutil.copytree(
-                home.path, into / "wheel" / "torch", symlinks=True, ignore=_only_torch, copy_function=_link
-            )
+                home.path, into / "wheel" / "torch", symlinks=True, ignore=_only_torch(Path(home.path)),
+                copy_function=_link,
+            )  # fmt: skip
         else:
             unpack(self._file("torch"), into / "wheel", members=_torch_member)
 
@@ -280,8 +294,115 @@ class Build:
             patched=self._patched(),
         )
         shutil.rmtree(into / "scratch", ignore_errors=True)
-        described = {"filename": assembled.filename, "sha256": assembled.sha256.hex, "zlib": assembled.zlib}
+        described = {
+            "filename": assembled.filename,
+            "zlib": assembled.zlib,
+            "platform_tag": assembled.platform_tag.tag,
+            "libraries": [
+                [library.path, library.origin, library.sha256.hex, library.size]
+                for library in assembled.libraries
+            ],
+        }
         (into / "wheel.json").write_text(json.dumps(described, indent=1) + "\n")
+
+    def _inspect(self, into: Path) -> None:
+        described = json.loads((self._result("wheel") / "wheel.json").read_text())
+        wheel = self._result("wheel") / described["filename"]
+        tools = into / "tools"
+        for download in self.plan.downloads:
+            if download.role == "inspection":
+                unpack(
+                    self._files[download.pin.filename],
+                    tools / download.pin.name,
+                    executable=lambda name: "/bin/" in name,
+                )
+        cuobjdump = next(tools.rglob("bin/cuobjdump"))
+        options = Options(
+            version=self.plan.stamped, promise=self._promise(), cross_check=True, cuobjdump=str(cuobjdump),
+            progress=self.progress,
+        )  # fmt: skip
+        report = inspect_artifact(open_artifact(wheel), options)
+        shutil.rmtree(tools)
+        report_text(report, self.progress.console)
+        folder = into if report.verdict.publishable else self.work.logs / described["filename"]
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "report.json").write_text(dump_report(report))
+        (folder / "report.html").write_text(report_html(report))
+        (folder / "verdict").write_text(report.verdict)
+        if not report.verdict.publishable:
+            kind = VerdictUnknown if report.verdict is Verdict.UNKNOWN else VerdictFail
+            bad = [f.message for f in report.findings if f.verdict in {Verdict.FAIL, Verdict.UNKNOWN}]
+            raise kind(bad, do=f"read {folder / 'report.html'}; the wheel got no name and nothing was published.")
+
+    def _promise(self) -> Promise:
+        """What the plan says and what the build files asked for, as plain data for the judge."""
+        trace = json.loads((self._result("libraries") / "trace.json").read_text())
+        compiled = {e.name: e.path for e in self.plan.extensions if e.origin == "source"}
+        gencodes: dict[str, Counter[str]] = {path: Counter() for path in compiled.values()}
+        for unit, pairs in trace["units"].items():
+            gencodes[compiled[unit.split("/")[0]]].update(pair.split("/")[1] for pair in pairs)
+        return Promise(
+            version=self.plan.stamped,
+            requested=tuple(self.plan.arch_list.split(";")),
+            configured=self.plan.archs,
+            gencodes=gencodes,
+            libraries={e.path: e.images for e in self.plan.extensions if e.images},
+            left_out=tuple(e.path for e in self.plan.extensions if e.origin == "left out"),
+        )
+
+    def _publish(self) -> Published:
+        described = json.loads((self._result("wheel") / "wheel.json").read_text())
+        wheel = self._result("wheel") / described["filename"]
+        inspected = self._result("inspect")
+        record = self._manifest(described, wheel, (inspected / "report.json").read_bytes())
+        published = find_published(self.context.dist, wheel.name, record.outputs[0].sha256)
+        if published is not None:
+            self.progress.kept(self.plan.step("publish").title)
+            return published
+        with self.progress.step(self.plan.step("publish").title):
+            documents = {f".{name}": (inspected / name).read_bytes() for name in ("report.json", "report.html")}
+            return publish(wheel, record, self.context.dist, documents=documents, replace=self.context.replace)
+
+    def _manifest(self, described: dict[str, Any], wheel: Path, report: bytes) -> Manifest:
+        plan = self.plan
+        toolkit = json.loads((self._result("toolkit") / "toolkit.json").read_text())
+        step = plan.step("libraries")
+        used = {d.pin.name: d.pin.version for d in plan.downloads if d.role in {"tool", "inspection"}}
+        tools = {**used, "nvcc": toolkit["nvcc"], "c++": plan.host.compiler, "zlib": described["zlib"]}
+        return Manifest(
+            subject=Subject(
+                plan.project,
+                plan.stamped,
+                plan.version,
+                plan.line,
+                str(GB10),
+                plan.target_cpu,
+                described["platform_tag"],
+            ),
+            plan=plan.digest,
+            inputs=tuple(Input.of(download.pin, download.role) for download in plan.downloads),
+            patches=self._made_with().patches,
+            tools=tuple(Tool(name, version) for name, version in tools.items()),
+            host=ManifestHost(
+                platform.platform(),
+                plan.host.cpu,
+                plan.host.machine.cpus,
+                plan.host.machine.memory_total or 0,
+                plan.host.python,
+            ),
+            commands=(
+                Command(step.name, step.argv, tuple(f"{name}={value}" for name, value in step.env.items())),
+            ),
+            libraries=tuple(
+                Library(path, Origin(origin), Sha256(digest), size)
+                for path, origin, digest, size in described["libraries"]
+            ),
+            outputs=(Output(wheel.name, Sha256.of_file(wheel), wheel.stat().st_size),),
+            inspection=Inspection(
+                Verdict((self._result("inspect") / "verdict").read_text()), Sha256.of_bytes(report)
+            ),
+            notes=self._made_with().notes,
+        )
 
     @property
     def _ledger(self) -> Ledger:
@@ -360,14 +481,14 @@ def _torch_member(name: str) -> bool:
     }  # fmt: skip
 
 
-def _only_torch(folder: str, names: list[str]) -> set[str]:
-    """For a copy of an installed torch: what `_torch_member` would not take."""
-    path = Path(folder)
-    if path.name == "torch":
-        return {name for name in names if name not in {"include", "share", "lib", "utils", "version.py"}}
-    if path.name == "utils" and path.parent.name == "torch":
-        return {name for name in names if name != "cpp_extension.py"}
-    return set()
+def _only_torch(home: Path) -> Callable[[str, list[str]], set[str]]:
+    """For a copy of the installed torch at `home`: what `_torch_member` would not take."""
+    kept = {home: {"include", "share", "lib", "utils", "version.py"}, home / "utils": {"cpp_extension.py"}}
+
+    def ignored(folder: str, names: list[str]) -> set[str]:
+        return {*names} - kept.get(Path(folder), {*names})
+
+    return ignored
 
 
 def _link(source: str, target: str) -> None:

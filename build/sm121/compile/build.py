@@ -16,6 +16,7 @@ from sm121.compile.ninja import Unit, arrange, object_name, relative, units
 from sm121.errors import CompileError, OutOfMemoryError
 from sm121.findings import Verdict
 from sm121.progress import duration
+from sm121.target import GB10
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -55,7 +56,7 @@ def configure(
     needs is not built.
     """
     lines: list[str] = []
-    reader = LogReader()
+    reader = LogReader(GB10)
 
     def on_line(line: str) -> None:
         lines.append(line)
@@ -64,7 +65,7 @@ def configure(
     obj = tree / "obj"
     (obj / "build.ninja").unlink(missing_ok=True)
     status = process.stream(argv, log=log, on_line=on_line, cwd=tree, env=env)
-    bad = [d for d in reader.diagnoses() if d.verdict is Verdict.FAIL]
+    bad = [d for d in reader.diagnoses(status) if d.verdict is Verdict.FAIL]
     if status or bad:
         raise CompileError(
             [
@@ -112,7 +113,7 @@ def build(
     obj = tree / "obj"
     costs = obj / "costs.jsonl"
     costs.unlink(missing_ok=True)
-    reader = LogReader()
+    reader = LogReader(GB10)
     tail: deque[str] = deque(maxlen=200)
     with progress.counter("compile", 1, "commands") as counter:
         watch = _Watch(costs, counter, schedule)
@@ -197,7 +198,7 @@ class _Watch:
 def _failure(
     status: int, reader: LogReader, tail: deque[str], log: Path, schedule: Schedule, retry_flag: str
 ) -> CompileError:
-    diagnoses = [d for d in reader.diagnoses() if d.verdict is Verdict.FAIL]
+    diagnoses = [d for d in reader.diagnoses(status) if d.verdict is Verdict.FAIL]
     said = [f"    {line}" for line in _error_lines(list(tail))]
     if any(d.check.endswith("out-of-memory") for d in diagnoses):
         fewer = max(1, schedule.jobs // 2)
