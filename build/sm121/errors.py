@@ -141,6 +141,12 @@ class DamagedError(ArtifactError):
     exit_code = 27
 
 
+class ServerError(Sm121Error):
+    """A server does not answer, or not as a server of its kind does."""
+
+    exit_code = 28
+
+
 class VerdictWarning(Sm121Error):  # noqa: N818 -- a verdict, reported like an error
     """The inspection found warnings only, and `--strict` was given."""
 

@@ -1,0 +1,166 @@
+"""The verbs from argument to exit status."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import sys
+import tarfile
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+from fake_vllm import FILES
+from test_bootlog import GOOD
+
+from sm121.audit.commands import add_audit_commands
+from sm121.errors import ArtifactError, UsageError
+
+FOLDER = Path(__file__).parent / "checkpoints"
+
+
+def run(*words: str) -> int:
+    top = argparse.ArgumentParser()
+    add_audit_commands(top.add_subparsers())
+    arguments = top.parse_args([*words, "-q"])
+    status: int = arguments.run(arguments)
+    return status
+
+
+@pytest.fixture
+def sdist(tmp_path: Path) -> str:
+    """A source distribution of the small package."""
+    path = tmp_path / "vllm-9.9.9.tar.gz"
+    packages = {name.rpartition(".")[0] for name in FILES} | {"vllm.model_executor.layers.fused_moe.oracle"}
+    with tarfile.open(path, "w:gz") as archive:
+        files = {"vllm-9.9.9/PKG-INFO": "Name: vllm\nVersion: 9.9.9\nRequires-Dist: flashinfer-python==0.7.2\n"}
+        for name, text in FILES.items():
+            inner = "/__init__.py" if name in packages else ".py"
+            files[f"vllm-9.9.9/{name.replace('.', '/')}{inner}"] = dedent(text)
+        for name, text in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(text.encode())
+            archive.addfile(member, io.BytesIO(text.encode()))
+    return str(path)
+
+
+def checkpoint(name: str) -> str:
+    return str(FOLDER / f"{name}.json")
+
+
+def test_explain_of_a_source_distribution_cannot_tell_about_code(
+    sdist: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status = run(
+        "explain", "--checkpoint", checkpoint("dense-nvfp4-w4a16"), "--artifact", sdist, "--cuda", "13.0"
+    )
+    assert status == 32
+    assert "MarlinNvFp4LinearKernel" in capsys.readouterr().out
+
+
+def test_explain_as_json_with_answers(sdist: str, capsys: pytest.CaptureFixture[str]) -> None:
+    answers = ("the program nvcc is on the machine=no", "torch.ops._C.cutlass_scaled_mm_supports_fp4(121)=yes")
+    words = [word for answer in answers for word in ("--answer", answer)]
+    run("explain", "--checkpoint", checkpoint("moe-nvfp4-w4a4"), "--artifact", sdist, "--json", *words)
+    found = json.loads(capsys.readouterr().out)
+    taken = [(row["layer"], choice["backend"]) for row in found["layers"] for choice in row["choices"]]
+    assert taken == [
+        ("dense", "CutlassNvFp4LinearKernel"), ("experts", "VLLM_CUTLASS"), ("attention", "FlashAttentionBackend"),
+    ]  # fmt: skip
+    assert found["artifact"]["vllm"] == "9.9.9"
+
+
+def test_oracle_and_its_difference(sdist: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("oracle", sdist) == 0
+    assert "FLASHINFER_CUTLASS" in capsys.readouterr().out
+    assert run("oracle", "--diff", sdist, sdist) == 0
+    assert "nothing that selection reads changed" in capsys.readouterr().out
+    assert run("oracle", sdist, "--json", "--target", "10.0") == 0
+    assert json.loads(capsys.readouterr().out)["capability"] == "10.0"
+
+
+@pytest.mark.parametrize("words", [("oracle",), ("oracle", "a", "--diff", "b", "c")])
+def test_oracle_wants_one_thing(words: tuple[str, ...]) -> None:
+    with pytest.raises(UsageError):
+        run(*words)
+
+
+def test_memory_from_a_configuration(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--max-num-seqs", "8", "--max-model-len", "32768", "--weights-gib", "17")
+    assert run("memory", "--checkpoint", checkpoint("moe-nvfp4-w4a4"), *words) == 0
+    assert "98.3 kB per token" in capsys.readouterr().out
+
+
+def test_memory_from_a_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = tmp_path / "boot.log"
+    log.write_text(GOOD)
+    assert run("memory", "--bootlog", str(log), "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert 12_400 < found["bytes_per_token"] < 12_500
+    log.write_text("nothing")
+    with pytest.raises(ArtifactError, match="has not both lines"):
+        run("memory", "--bootlog", str(log))
+
+
+def test_bootlog_of_a_file_and_of_a_stream(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "boot.log"
+    log.write_text(GOOD)
+    assert run("bootlog", str(log)) == 0
+    assert "12.5 kB per token" in capsys.readouterr().out
+    bad = (GOOD + "RuntimeError: no kernel image is available for execution on the device\n").encode()
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(bad)))
+    assert run("bootlog", "-", "--json") == 31
+    found = json.loads(capsys.readouterr().out)
+    assert found["findings"][0]["check"] == "bootlog.no-kernel-image"
+
+
+def test_bootlog_compared_with_a_prediction(
+    sdist: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "boot.log"
+    log.write_text(GOOD.replace("0.33.0", "9.9.9"))
+    words = ("--checkpoint", checkpoint("moe-nvfp4-w4a4"), "--artifact", sdist, "--cuda", "13.0")
+    assert run("bootlog", str(log), *words) == 0
+    assert "VLLM_CUTLASS was taken, as predicted" in capsys.readouterr().out
+    with pytest.raises(UsageError):
+        run("bootlog", str(log), "--artifact", sdist)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--env", "NOVALUE"), ("--answer", "q=maybe"), ("--answer", "q"),
+    ],
+)  # fmt: skip
+def test_words_that_are_not_understood(words: tuple[str, ...], sdist: str) -> None:
+    with pytest.raises(UsageError):
+        run("explain", "--checkpoint", checkpoint("plain"), "--artifact", sdist, *words)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("smoke", "--url", "a=http://x", "--url", "a=http://y"),
+        ("smoke", "--url", "http://x", "--log", "b=/tmp/x"),
+        ("smoke", "--url", "http://x", "--width", "0"),
+        ("smoke", "--url", "http://x", "--api-key-from", "SM121_NO_SUCH_VARIABLE"),
+    ],
+)
+def test_smoke_arguments_that_contradict(words: tuple[str, ...]) -> None:
+    with pytest.raises(UsageError):
+        run(*words)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("memory", "--checkpoint", "x", "--gpu-memory-utilization", "1.5"), ("oracle", "x", "--target", "zz")],
+)
+def test_numbers_out_of_range_end_in_a_message(
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        run(*words)
+    assert "error" in capsys.readouterr().err
