@@ -60,7 +60,7 @@ def read_forward(
     """
     if not 0 < member.size <= LARGEST:
         raise ArtifactError(f"{member.path} has {member.size} bytes; from 1 to {LARGEST} are looked at.")
-    with mmap.mmap(-1, member.size) as memory:
+    with _memory(member.size) as memory:
         guess = _Guess(memory, look)
         sha256 = _fill(member, memory, head, rest, guess, digest=digest)
         code = read_device_code(memory)
@@ -74,6 +74,13 @@ def read_forward(
             return
     with member.buffer() as buffer:
         yield read_buffer(buffer, look, digest=digest)
+
+
+def _memory(size: int) -> mmap.mmap:
+    """Memory of our own: what a shared map gives back stays with the system."""
+    if hasattr(mmap, "MAP_PRIVATE"):
+        return mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return mmap.mmap(-1, size)
 
 
 def read_buffer(buffer: Buffer, look: Callable[[Buffer, Container], Seen], *, digest: bool) -> Pass[Seen]:
