@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from sm121.values import Sha256
 
 
+_WASTE = memoryview(bytearray(CHUNK))
+"""Where bytes go that are hashed and not looked at."""
+
+
 @dataclass(frozen=True, slots=True)
 class LayerBlob:
     """What the image's documents say about a layer.
@@ -217,23 +221,20 @@ class _Plain:
         return bytes(data[:done])
 
     def skip_to(self, position: int) -> bool:
-        waste = memoryview(bytearray(min(max(position - self.position, 0), CHUNK)))
-        while self.position < position and self.readinto(waste[: position - self.position]):
+        while self.position < position and self.readinto(_WASTE[: position - self.position]):
             pass
         return self.position == position
 
     def drain(self) -> None:
         """Read to the end of the content and of the blob."""
-        waste = memoryview(bytearray(CHUNK))
-        while self.readinto(waste):
+        while self.readinto(_WASTE):
             pass
         self.drain_blob()
 
     def drain_blob(self) -> None:
         """Read the blob to its end without looking at the content."""
-        waste = memoryview(bytearray(CHUNK))
         try:
-            while self.stored.readinto(waste):
+            while self.stored.readinto(_WASTE):
                 pass
         except ArtifactError:
             return  # longer than declared: the count says so

@@ -109,12 +109,17 @@ def _header(source: Forward) -> bytes | None:
         return None
     if len(block) < BLOCK:
         raise ArtifactError(f"the archive ends within the header at {source.position - len(block)}")
-    # The sum is taken with its own field as blanks; old writers summed signed bytes.
-    rest = block[:148] + b" " * 8 + block[156:]
-    unsigned = sum(rest)
-    if _number(block[148:156]) not in {unsigned, unsigned - 256 * sum(byte > 127 for byte in rest)}:
+    if not _sums(block):
         raise ArtifactError(f"the header at {source.position - BLOCK} is damaged (its checksum is wrong)")
     return block
+
+
+def _sums(header: bytes) -> bool:
+    """Whether the checksum is right: the sum of all bytes with its own field as blanks."""
+    rest = header[:148] + b" " * 8 + header[156:]
+    stated, unsigned = _number(header[148:156]), sum(rest)
+    # Old writers summed signed bytes.
+    return stated == unsigned or stated == unsigned - 256 * sum(byte > 127 for byte in rest)
 
 
 def _entry(source: Forward, header: bytes, extra: dict[str, bytes]) -> TarEntry:
