@@ -83,6 +83,9 @@ class Edits:
         wheels = {str(cpu): best_wheel(listing, version, cpu) for cpu in Cpu}
         if len({wheel.filename for wheel in wheels.values()}) == 1:
             wheels = {"any": next(iter(wheels.values()))}
+        for key in ("any", *Cpu):
+            if key in table and key not in wheels:
+                del table[key]
         self.put_files(table, wheels)
 
     def put_files(self, table: Any, files: Mapping[str, IndexFile]) -> None:

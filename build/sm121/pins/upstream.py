@@ -17,8 +17,8 @@ MAIN = "CMakeLists.txt"
 _COMMENT = re.compile(r"(?m)^\s*#.*$|(?<=\s)#[^\n\"]*$")
 _SET = re.compile(r'^\s*set\(\s*(\w+)\s+"?([^"\s)]+)"?\s*\)', re.IGNORECASE | re.MULTILINE)
 _VARIABLE = re.compile(r"ENV\{(\w+_SRC_DIR)\}")
-_REPOSITORY = re.compile(r"GIT_REPOSITORY\s+(\S+)")
-_TAG = re.compile(r"GIT_TAG\s+(\S+)")
+_REPOSITORY = re.compile(r"GIT_REPOSITORY\s+\"?([^\s\")]+)")
+_TAG = re.compile(r"GIT_TAG\s+\"?([^\s\")]+)")
 _TARGET = re.compile(r"define_(?:gpu_)?extension_target\(\s*(\w+)")
 
 
@@ -79,4 +79,4 @@ def _resolved(word: str, values: Mapping[str, str]) -> str:
             raise ValueError(f"uses ${{{match[1]}}}, which it does not set")
         return values[match[1]]
 
-    return re.sub(r"\$\{(\w+)\}", value, word).strip('"')
+    return re.sub(r"\$\{(\w+)\}", value, word)
