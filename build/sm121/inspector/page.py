@@ -91,6 +91,8 @@ def _head(report: Report) -> Iterator[str]:
     yield "</p></div></header>\n"
     for sentence in summary(report):
         yield f"<p>{escape(sentence)}</p>\n"
+    if report.kernels:
+        yield _bar(report.states, len(report.kernels)) + "\n"
 
 
 def _legend(states: Iterable[str]) -> str:
@@ -123,7 +125,7 @@ def _units(library: Library) -> str:
         f'<i class="{unit.loads_as}" title="unit {unit.index}: {escape(_unit_title(unit.target, unit.member))}"></i>'
         for unit in units
     )
-    return f'<div class="units">{squares}</div><span class="soft">{escape(_counts(library.units))}</span>'
+    return f'<div class="units">{squares}</div><span class="soft">{escape(_ordered(library.units))}</span>'
 
 
 def _unit_title(target: str, member: str) -> str:
@@ -132,6 +134,11 @@ def _unit_title(target: str, member: str) -> str:
 
 def _counts(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{name} {count}" for name, count in counts.items())
+
+
+def _ordered(units: Mapping[str, int]) -> str:
+    """How many units load how, best first."""
+    return ", ".join(f"{units[state]} {state}" for state in STATES if units.get(state))
 
 
 def _bar(counts: Mapping[str, int], whole: int) -> str:

@@ -297,7 +297,7 @@ def _library(library: LibraryCoverage) -> Library:
         units={str(how): count for how, count in sorted(library.loading.items())},
         kernels=dict(sorted(library.states.items())),
         jit_text=sum(image.size for image in library.jit),
-        toolkits=tuple(sorted({toolkit for image in images if (toolkit := _toolkit(image))})),
+        toolkits=_toolkits(images),
         needed=host.needed if host else (),
         runpath=(*host.rpath, *host.runpath) if host else (),
         glibc=_highest("GLIBC", versions),
@@ -324,6 +324,12 @@ def _toolkit(image: ImageFacts) -> str:
         return image.toolkit.version
     needs = policy().drivers.needs(image.isa) if image.kind == "ptx" else None
     return str(needs.release) if needs else ""
+
+
+def _toolkits(images: Iterable[ImageFacts]) -> tuple[str, ...]:
+    """What made the images; a release is left out where an exact version of it stands beside it."""
+    found = sorted({toolkit for image in images if (toolkit := _toolkit(image))})
+    return tuple(item for item in found if not any(other.startswith(f"{item}.") for other in found))
 
 
 def _highest(group: str, versions: Iterable[str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from rich.markup import escape
@@ -15,7 +16,7 @@ from sm121.progress import duration, size
 from sm121.target import LoadsAs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from rich.console import Console
 
@@ -126,9 +127,10 @@ def _libraries(report: Report, verbosity: int) -> Table:
     if verbosity > 1:
         table.add_column("images", overflow="fold")
     rows = sorted(report.libraries, key=_weight)
+    names = {library.path: library.path for library in rows} if verbosity else _short([row.path for row in rows])
     most = len(rows) if verbosity else _MOST_ROWS
     for library in rows[:most]:
-        table.add_row(*_row(library, verbosity))
+        table.add_row(*_row(library, names[library.path], verbosity))
     if len(rows) > most:
         table.add_row(Text(f"… and {len(rows) - most} more: -v shows them", style="dim"))
     return table
@@ -139,8 +141,15 @@ def _weight(library: Library) -> tuple[bool, str]:
     return not library.units, library.path
 
 
-def _row(library: Library, verbosity: int) -> list[Text]:
-    name = Text(shown(library.path) + (f" ({library.files} files)" if library.files > 1 else ""))
+def _short(paths: Sequence[str]) -> dict[str, str]:
+    """Paths by their last part without its endings, as long as that is unique."""
+    tails = {path: path.rpartition("/")[2].removesuffix(".so").removesuffix(".abi3") for path in paths}
+    counts = Counter(tails.values())
+    return {path: tail if counts[tail] == 1 else path for path, tail in tails.items()}
+
+
+def _row(library: Library, title: str, verbosity: int) -> list[Text]:
+    name = Text(shown(title) + (f" ({library.files} files)" if library.files > 1 else ""))
     if not library.units:
         state = Text("host code", style="dim") if library.format else Text("unreadable", style="red")
         return [name, Text(size(library.size)), state]
