@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sm121 import process
+from sm121.artifact import open_artifact
 from sm121.compile import tree as build_tree
 from sm121.compile.answers import write_answers
 from sm121.compile.build import Cost, Schedule, build, configure, planned_units
-from sm121.artifact import open_artifact
+from sm121.compile.loading import unresolved
 from sm121.errors import CompileError, VerdictFail, VerdictUnknown
 from sm121.findings import Verdict
 from sm121.inspector.inspection import Options, inspect_artifact
@@ -36,6 +37,7 @@ from sm121.pack.wheel import assemble
 from sm121.pins import Role
 from sm121.plan.components import HEAVY, costs
 from sm121.plan.vllm_steps import COMPILERS, CUTLASS_FOLDER
+from sm121.preflight import loader_emulator
 from sm121.sources.fetch import fetch
 from sm121.sources.patches import Ledger, apply
 from sm121.sources.series import load_patches
@@ -262,6 +264,7 @@ class Build:
         made = self.make(prepared, targets)
         for name in targets:
             shutil.copy2(prepared.tree / "obj" / f"{name}.abi3.so", into / f"{name}.abi3.so")
+        self._require_loading(prepared.tree, [into / f"{name}.abi3.so" for name in targets])
         status = json.loads((prepared.tree / "obj" / "status.json").read_text())
         trace = {
             "requested": self.plan.arch_list,
@@ -274,6 +277,19 @@ class Build:
         }
         (into / "trace.json").write_text(json.dumps(trace, indent=1) + "\n")
         (into / "costs.json").write_text(json.dumps([asdict(cost) for cost in made], indent=1) + "\n")
+
+    def _require_loading(self, tree: Path, libraries: Sequence[Path]) -> None:
+        """The target's dynamic loader must find every symbol of every library."""
+        host, target = self.plan.host.cpu, self.plan.target_cpu
+        faults = unresolved(
+            libraries, search=[tree / "torch" / "torch" / "lib", tree / "cuda" / "lib"], cpu=target,
+            compiler=COMPILERS[host, target], emulator=None if host == target else loader_emulator(target),
+        )  # fmt: skip
+        if faults:
+            raise CompileError(
+                faults, do="the build is incomplete; look for skipped kernels in the configure log."
+            )
+        self.progress.say(f"  the dynamic loader for {target} resolves {len(libraries)} libraries")
 
     def _wheel(self, into: Path) -> None:
         plan, libraries = self.plan, self._result("libraries")

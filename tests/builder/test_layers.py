@@ -35,7 +35,7 @@ def imports(path: Path) -> set[str]:
 
 
 def modules() -> list[Path]:
-    return [path for path in sorted(PACKAGE.rglob("*.py")) if path.name not in {"__main__.py"}]
+    return [path for path in sorted(PACKAGE.rglob("*.py")) if path.name != "__main__.py"]
 
 
 def test_every_module_belongs_to_a_room() -> None:

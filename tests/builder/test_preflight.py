@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from rich.console import Console
@@ -10,6 +10,9 @@ from sm121.errors import PreflightError
 from sm121.plan.model import Host
 from sm121.progress import Progress
 from sm121.resources import GIB, Machine
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 QUIET = Progress(Console(quiet=True), quiet=True)
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import errno
 import os
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from rich.console import Console
@@ -11,6 +11,9 @@ from sm121.errors import LockedError, StorageError
 from sm121.plan.model import Step
 from sm121.progress import Progress
 from sm121.workspace import Workspace, storage
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 QUIET = Progress(Console(quiet=True), quiet=True)
 STEP = Step(name="source", title="unpack", inputs={"a": 1})

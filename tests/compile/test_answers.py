@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import runpy
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from sm121.compile.answers import write_answers
 from sm121.errors import CompileError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def torch_with(tmp_path: Path, text: str) -> Path:

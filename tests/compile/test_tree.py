@@ -1,9 +1,12 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sm121.compile.tree import Part, lay_out
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def folder(path: Path, **files: str) -> Path:

@@ -4,7 +4,7 @@ import os
 import shutil
 import subprocess
 import zipfile
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,6 +14,9 @@ from sm121.toolchain.installed import InstalledToolkit
 from sm121.toolchain.layout import _CUDAFE_WRAPPER, fix_up, header_version
 from sm121.toolchain.wheels import Part, Role, WheelToolkit
 from sm121.values import ArchSpec, CudaVersion
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 COMPILER = {
     "nvidia/cu13/bin/nvcc": "nvcc", "nvidia/cu13/bin/ptxas": "ptxas", "nvidia/cu13/bin/cudafe++": "cudafe",
