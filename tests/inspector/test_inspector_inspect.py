@@ -80,8 +80,8 @@ def test_all_faults_at_once(tmp_path: Path) -> None:
         channel="pypi",
     )
     for check in (
-        "stamp.chain", "stamp.dev", "stamp.expected", "device.damage", "device.arch-specific", "line.graft", "wheel.machine",
-        "expected.library",
+        "stamp.chain", "stamp.dev", "stamp.expected", "device.damage", "device.arch-specific", "line.graft",
+        "wheel.machine", "expected.library",
     ):  # fmt: skip
         assert verdict(report, check) is Verdict.FAIL, check
     assert verdict(report, "wheel.size") is Verdict.PASS
@@ -206,9 +206,36 @@ def test_a_promise_is_compared_with_the_bytes(tmp_path: Path) -> None:
     assert steps["vllm/lost.so"].delivered == {}
 
 
+def test_a_manifest_is_compared_by_its_digests(tmp_path: Path) -> None:
+    path = write_wheel(tmp_path, libraries())
+    report = inspect(path)
+    rows = [
+        {"path": item.path, "origin": "source", "sha256": item.sha256, "size": item.size}
+        for item in report.libraries
+    ]
+    manifest: dict[str, Any] = {
+        "version": 1,
+        "subject": {"version": "0.33.0"},
+        "libraries": rows,
+        "outputs": [{"name": path.name, "sha256": report.artifact.sha256, "size": 1}],
+    }
+    kept = inspect(path, promise=Promise.of(manifest))
+    assert verdict(kept, "promise.digest") is Verdict.PASS
+    assert verdict(kept, "stamp.expected") is Verdict.PASS
+    manifest["libraries"] = [
+        {**rows[0], "sha256": "00" * 32}, {**rows[1], "origin": "left-out"}, {**rows[2], "path": "vllm/gone.so"},
+    ]  # fmt: skip
+    manifest["outputs"][0]["sha256"] = "11" * 32
+    broken = inspect(path, promise=Promise.of(manifest))
+    assert len(found(broken, "promise.digest")) == 3
+    assert verdict(broken, "promise.left-out") is Verdict.FAIL
+
+
 @pytest.mark.parametrize(
     ("document", "said"),
     [
+        ({"subject": {"version": "1"}, "libraries": [{"path": 1}], "outputs": []}, "libraries: wanted objects"),
+        ({"subject": {"version": "1"}}, "outputs: wanted a list"),
         ([], "JSON object"),
         ({"promise": 3}, "JSON object"),
         ({"requested": "12.1"}, "requested: wanted a list"),

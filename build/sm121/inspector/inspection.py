@@ -292,5 +292,5 @@ def _wheel(view: _View) -> Iterator[Finding]:
 def _promised(view: _View) -> Iterator[Finding]:
     promise = view.options.promise
     if promise is not None:
-        yield from judge_promise(promise, view.libraries, view.families)
+        yield from judge_promise(promise, view.facts, view.libraries, view.families)
         yield from judge_build_record(promise.record)

@@ -11,6 +11,7 @@ As JSON (alone, or under `promise` in a larger document):
      "left_out": ["vllm/_deepselect_C.abi3.so"]}
 
 `gencodes` are targets that the build files ask the compiler for, `libraries` the images expected in each library.
+A manifest of a finished build is understood too: its version, and the digests of its libraries and outputs.
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+_LEFT_OUT = "left-out"
+
+
 @dataclass(frozen=True, slots=True)
 class Promise:
     """The promise. Empty parts were not promised and are not compared."""
@@ -37,6 +41,10 @@ class Promise:
     libraries: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     families: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
+    digests: Mapping[str, str] = field(default_factory=dict)
+    """sha256 (hexadecimal) of each library, by its path."""
+    outputs: Mapping[str, str] = field(default_factory=dict)
+    """sha256 of each file that was made, by its name."""
     record: Mapping[str, object] = field(default_factory=dict)
     """Other top-level words of the document: commits are checked."""
 
@@ -46,6 +54,8 @@ class Promise:
         faults: list[str] = []
         if not isinstance(document, dict):
             raise UsageError(f"a manifest is a JSON object, found {type(document).__name__}.")
+        if "subject" in document:
+            return cls._of_manifest(document)
         data = document.get("promise", document)
         if not isinstance(data, dict):
             raise UsageError(f"a promise is a JSON object, found {type(data).__name__}.")
@@ -60,10 +70,25 @@ class Promise:
             _targets(data, "libraries", faults),
             _texts(data, "families", faults),
             _texts(data, "left_out", faults),
-            {key: value for key, value in document.items() if key != "promise"},
+            record={key: value for key, value in document.items() if key != "promise"},
         )
         if faults:
             raise UsageError(faults, do="compare the file with the documentation of --manifest.")
+        return promise
+
+    @classmethod
+    def _of_manifest(cls, document: Mapping[str, object]) -> Self:
+        faults: list[str] = []
+        libraries = _rows(document, "libraries", ("path", "origin", "sha256"), faults)
+        outputs = _rows(document, "outputs", ("name", "sha256"), faults)
+        promise = cls(
+            version=_text(_mapping(document, "subject", faults), "version", faults),
+            left_out=tuple(row["path"] for row in libraries if row["origin"] == _LEFT_OUT),
+            digests={row["path"]: row["sha256"] for row in libraries if row["origin"] != _LEFT_OUT},
+            outputs={row["name"]: row["sha256"] for row in outputs},
+        )
+        if faults:
+            raise UsageError(faults, do="give the manifest that stands beside the wheel.")
         return promise
 
     @classmethod
@@ -75,6 +100,22 @@ class Promise:
             raise UsageError(f"{path} cannot be read: {error.strerror}.") from error
         except (ValueError, RecursionError) as error:
             raise UsageError(f"{path} is no JSON: {error}.") from error
+
+
+def _rows(
+    data: Mapping[str, object], key: str, words: tuple[str, ...], faults: list[str]
+) -> list[Mapping[str, str]]:
+    """A list of objects that each have `words` as strings."""
+    found: list[Mapping[str, str]] = []
+    value = data.get(key)
+    for row in value if isinstance(value, list) else ():
+        if isinstance(row, dict) and all(isinstance(row.get(word), str) for word in words):
+            found.append(row)
+        else:
+            faults.append(f"{key}: wanted objects with {', '.join(words)}, found {row!r:.80}.")
+    if not isinstance(value, list):
+        faults.append(f"{key}: wanted a list, found {type(value).__name__}.")
+    return found
 
 
 def _text(data: Mapping[str, object], key: str, faults: list[str]) -> str:

@@ -11,9 +11,10 @@ from sm121.inspector.words import joined, listed, shown
 from sm121.values import ArchSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from sm121.inspector.coverage import FamilyCoverage, LibraryCoverage
+    from sm121.inspector.facts import ArtifactFacts
     from sm121.inspector.promise import Promise
 
 _SILENT = "https://github.com/vllm-project/vllm/issues/36835"
@@ -48,9 +49,13 @@ def trace(promise: Promise, libraries: Sequence[LibraryCoverage]) -> tuple[Trace
 
 
 def judge_promise(
-    promise: Promise, libraries: Sequence[LibraryCoverage], families: Sequence[FamilyCoverage]
+    promise: Promise,
+    facts: ArtifactFacts,
+    libraries: Sequence[LibraryCoverage],
+    families: Sequence[FamilyCoverage],
 ) -> Iterator[Finding]:
     """All differences between promise and bytes."""
+    yield from _digests(promise, facts)
     paths = {library.facts.path for library in libraries}
     yield from _configured(promise)
     broken = False
@@ -87,6 +92,27 @@ def judge_promise(
         yield Finding(
             "promise.kept", "promise", Verdict.PASS, f"{count} libraries hold the images that were promised"
         )
+
+
+def _digests(promise: Promise, facts: ArtifactFacts) -> Iterator[Finding]:
+    """The artifact and its libraries against the digests that were written down for them."""
+    have = {library.path: library.sha256 for library in facts.libraries}
+    pairs = [(path, _found(path, set(have)), said) for path, said in promise.digests.items()]
+    equal = 0
+    for path, found, said in pairs:
+        if found is None:
+            yield Finding("promise.digest", shown(path), Verdict.FAIL, "stands in the manifest and is not there")
+        elif have[found] and have[found] != said:
+            yield Finding("promise.digest", found, Verdict.FAIL, f"has the sha256 {have[found]}", said)
+        else:
+            equal += bool(have[found])
+    name = facts.name.rpartition("/")[2]
+    if facts.sha256 and name in promise.outputs and promise.outputs[name] != facts.sha256:
+        yield Finding(
+            "promise.digest", name, Verdict.FAIL, f"has the sha256 {facts.sha256}", promise.outputs[name]
+        )
+    elif equal == len(pairs) and pairs:
+        yield Finding("promise.digest", name, Verdict.PASS, f"{equal} libraries have the digests of the manifest")
 
 
 def _configured(promise: Promise) -> Iterator[Finding]:
@@ -141,6 +167,6 @@ def _delivered(library: LibraryCoverage) -> dict[str, int]:
     return dict(Counter(image.target for unit in library.counted for image in unit.facts.images))
 
 
-def _found(name: str, paths: Mapping[str, object] | set[str]) -> str | None:
+def _found(name: str, paths: Collection[str]) -> str | None:
     """The path that is, or ends with, `name`."""
     return name if name in paths else next((path for path in sorted(paths) if path.endswith(f"/{name}")), None)
