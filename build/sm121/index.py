@@ -197,7 +197,7 @@ def member(file: IndexFile, path: str) -> bytes:
     Raises FetchError if the wheel cannot be read or has no such member.
     """
     try:
-        with session() as opened, _remote(opened, file) as handle, zipfile.ZipFile(handle) as archive:
+        with session() as opened, remote(opened, file) as handle, zipfile.ZipFile(handle) as archive:
             names = [path]
             if path.startswith(".dist-info/"):
                 names = [name for name in archive.namelist() if name.endswith(path) and name.count("/") == 1]
@@ -307,7 +307,7 @@ class _Ranges(io.RawIOBase):
 
 
 @contextmanager
-def _remote(opened: requests.Session, file: IndexFile) -> Iterator[IO[bytes]]:
+def remote(opened: requests.Session, file: IndexFile) -> Iterator[IO[bytes]]:
     """A file on an index as a seekable one; fetched whole only if the server refuses parts."""
     with opened.get(file.url, headers={"Range": "bytes=0-0"}, timeout=TIMEOUT, stream=True) as probe:
         probe.raise_for_status()
