@@ -35,6 +35,7 @@ _NOTE = struct.Struct("<III")
 _HASH = struct.Struct("<II")
 _GNU_HASH = struct.Struct("<IIII")
 _WORD = struct.Struct("<I")
+_HALF = struct.Struct("<H")
 
 _DT_NEEDED, _DT_HASH, _DT_STRTAB, _DT_SYMTAB, _DT_STRSZ, _DT_SONAME, _DT_RPATH, _DT_RUNPATH = (
     1,
@@ -46,9 +47,10 @@ _DT_NEEDED, _DT_HASH, _DT_STRTAB, _DT_SYMTAB, _DT_STRSZ, _DT_SONAME, _DT_RPATH, 
     15,
     29,
 )
-_DT_GNU_HASH, _DT_VERNEED, _DT_VERNEEDNUM = 0x6FFFFEF5, 0x6FFFFFFE, 0x6FFFFFFF
+_DT_GNU_HASH, _DT_VERSYM, _DT_VERNEED, _DT_VERNEEDNUM = 0x6FFFFEF5, 0x6FFFFFF0, 0x6FFFFFFE, 0x6FFFFFFF
 _NT_GNU_BUILD_ID = 3
 _STB_LOCAL, _STB_WEAK = 0, 2
+_VERSION_INDEX, _FIRST_VERSION = 0x7FFF, 2
 _MOST_ROWS = 1 << 16
 
 
@@ -58,8 +60,9 @@ class HostLibrary:
 
     `version_needs` gives the symbol versions asked of each library (`{"libc.so.6": ("GLIBC_2.17",)}`). `defined` and
     `undefined` are dynamic symbols without versions (of an object file: its global symbols); a weak symbol that
-    nobody need define is in neither. `build_id` is hexadecimal, "" if there is none. `comment` names the compilers.
-    `damage` names what could not be read.
+    nobody need define is in neither. `bound` are those undefined ones that a version ties to one of the libraries.
+    `build_id` is hexadecimal, "" if there is none. `comment` names the compilers. `damage` names what could not be
+    read.
     """
 
     machine: str
@@ -72,6 +75,7 @@ class HostLibrary:
     version_needs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     defined: frozenset[str] = frozenset()
     undefined: frozenset[str] = frozenset()
+    bound: frozenset[str] = frozenset()
     comment: tuple[str, ...] = ()
     damage: tuple[str, ...] = ()
 
@@ -87,12 +91,12 @@ def read_host(buffer: Buffer) -> HostLibrary:
     damage = Remarks(elf.damage)
     dynamic = _Dynamic(elf, damage)
     needs = dynamic.version_needs()
-    defined, undefined = dynamic.symbols()
+    defined, undefined, bound = dynamic.symbols()
     return HostLibrary(
         machine=elf.machine, type=elf.type, soname="".join(dynamic.texts(_DT_SONAME)[:1]),
         needed=dynamic.texts(_DT_NEEDED), rpath=_folders(dynamic.texts(_DT_RPATH)),
         runpath=_folders(dynamic.texts(_DT_RUNPATH)), build_id=_build_id(elf), version_needs=needs, defined=defined,
-        undefined=undefined, comment=_comment(elf), damage=damage.all(),
+        undefined=undefined, bound=bound, comment=_comment(elf), damage=damage.all(),
     )  # fmt: skip
 
 
@@ -128,23 +132,34 @@ class _Dynamic:
             self._damage.add(*error.problems)
         return {library: tuple(sorted(set(versions))) for library, versions in needs.items()}
 
-    def symbols(self) -> tuple[frozenset[str], frozenset[str]]:
-        """The defined and the undefined symbols."""
+    def symbols(self) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
+        """The defined symbols, the undefined ones, and those of them that are bound by a version."""
         defined: set[str] = set()
         undefined: set[str] = set()
+        bound: set[str] = set()
         try:
             for table, names in self._symbol_tables():
                 rows = table.take(0, table.size // SYMBOL.size * SYMBOL.size, "symbols")
-                for name_at, info, _, where, _, _ in SYMBOL.iter_unpack(rows):
+                versions = self._symbol_versions(len(rows) // SYMBOL.size)
+                for number, (name_at, info, _, where, _, _) in enumerate(SYMBOL.iter_unpack(rows)):
                     if info >> 4 == _STB_LOCAL or (info >> 4 == _STB_WEAK and not where):
                         continue
                     name = names.at(name_at)
                     if name is None:
                         raise DamagedError(f"symbol name at {name_at:#x} does not exist.")  # noqa: TRY301
                     (defined if where else undefined).add(name)
+                    if versions and not where and versions[number] & _VERSION_INDEX >= _FIRST_VERSION:
+                        bound.add(name)
         except DamagedError as error:
             self._damage.add(*error.problems)
-        return frozenset(defined), frozenset(undefined)
+        return frozenset(defined), frozenset(undefined), frozenset(bound)
+
+    def _symbol_versions(self, count: int) -> tuple[int, ...]:
+        """The version index of each dynamic symbol; empty if symbols have no versions."""
+        if not self._tag(_DT_VERSYM):
+            return ()
+        table = self._at(_DT_VERSYM, count * _HALF.size, "symbol versions")
+        return tuple(index for (index,) in _HALF.iter_unpack(table.take(0, table.size, "symbol versions")))
 
     def _read_tags(self) -> Iterator[tuple[int, int]]:
         for segment in self._elf.segments:

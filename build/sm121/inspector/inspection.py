@@ -227,7 +227,7 @@ def _symbols(view: _View, libraries: Sequence[LibraryFacts], version: str) -> It
     for path, host in hosts:
         if not host.undefined:
             continue
-        needs = Needs(path, host.undefined, host.needed, getattr(host, "versioned", frozenset()))
+        needs = Needs(path, host.undefined, host.needed, host.bound)
         yield from judge_symbols(needs, defined, view.rules.libraries)
         for major in cuda_majors(host.needed, view.rules.libraries):
             if (runtime := view.rules.runtimes.get(major)) is not None:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from sm121.inspector.rules import Libraries, Runtime
     from sm121.values import CudaVersion
 
+_MOST = 20
+"""Missing symbols of a library that are named one by one."""
 _MISSING_BODY = "https://github.com/vllm-project/vllm/issues/28589"
 
 
@@ -40,7 +42,7 @@ def read_nm(line: str) -> str | None:
 def judge_symbols(needs: Needs, siblings: Collection[str], libraries: Libraries) -> Iterator[Finding]:
     """Undefined symbols that neither a sibling nor a known provider defines; `siblings` are what siblings define.
 
-    A plain C name that no rule knows is left to the C library and its like, unless nothing of that kind is needed.
+    A plain C name without a version that no rule knows may be anybody's, and is passed over.
     """
     missing, unasked = [], []
     for symbol in sorted(needs.undefined - needs.versioned):
@@ -51,13 +53,16 @@ def judge_symbols(needs: Needs, siblings: Collection[str], libraries: Libraries)
             unasked.append((symbol, owner.name))
         elif symbol.startswith("_Z"):
             missing.append(symbol)
-    for symbol in missing:
+    for symbol in missing[:_MOST]:
         yield Finding(
             "symbols.undefined", needs.library, Verdict.FAIL,
             f"asks for {shown(symbol, 300)}, which nothing here defines: a source file was left out of the build",
             "a definition in a library of the same set",
             "Look for the feature whose macro is on without its sources.", _MISSING_BODY,
         )  # fmt: skip
+    if len(missing) > _MOST:
+        got = f"asks for {len(missing) - _MOST} more symbols that nothing here defines"
+        yield Finding("symbols.undefined", needs.library, Verdict.FAIL, got, source=_MISSING_BODY)
     for owner_name in sorted({name for _, name in unasked}):
         symbols = [symbol for symbol, name in unasked if name == owner_name]
         yield Finding(
