@@ -132,18 +132,11 @@ def build(
 
 def read_costs(file: Path) -> list[Cost]:
     """The finished commands recorded by the launcher."""
-    found = []
-    for record in _records(file):
-        if "end" in record and record.get("status") == 0:
-            found.append(
-                Cost(
-                    object_name(record["end"]),
-                    float(record["wall"]),
-                    float(record["cpu"]),
-                    int(record["peak_kib"]) * 1024,
-                )
-            )
-    return found
+    return [
+        Cost(object_name(each["end"]), float(each["wall"]), float(each["cpu"]), int(each["peak_kib"]) * 1024)
+        for each in _records(file)
+        if "end" in each and each.get("status") == 0
+    ]
 
 
 def _records(file: Path) -> list[dict[str, Any]]:

@@ -19,8 +19,11 @@ _RERUN = re.compile(r"build build\.ninja[^:\n]*: RERUN_CMAKE")
 
 
 def relative(text: str, tree: str) -> str:
-    """Rewrite paths below the build tree as seen from its `obj` folder."""
-    return text.replace(f"{tree}/obj/", "").replace(f"{tree}/", "../")
+    """Rewrite paths below the build tree as seen from its `obj` folder, plain and as ninja escapes them."""
+    escaped = re.sub(r"([$ :])", r"$\1", tree)
+    for spelled in dict.fromkeys((escaped, tree)):
+        text = text.replace(f"{spelled}/obj/", "").replace(f"{spelled}/", "../")
+    return text
 
 
 def arrange(text: str, *, tree: str, seconds: Mapping[str, float], heavy: frozenset[str], heavy_jobs: int) -> str:
