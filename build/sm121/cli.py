@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from sm121 import __version__
+from sm121.audit.commands import add_audit_commands
 from sm121.build_commands import add_build_commands
 from sm121.errors import Sm121Error
 from sm121.inspector.commands import add_inspect_commands
@@ -35,6 +36,7 @@ def parser() -> argparse.ArgumentParser:
     pins_commands.add_arguments(pins)
     pins.set_defaults(run=pins_commands.run)
     add_patch_commands(verbs)
+    add_audit_commands(verbs)
     return top
 
 
