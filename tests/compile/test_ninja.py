@@ -78,5 +78,5 @@ def test_relative_keeps_other_paths() -> None:
 
 def test_a_folder_with_spaces_is_hidden_too() -> None:
     """Ninja escapes blanks in paths but not in values of variables."""
-    text = "build a.o: CXX /my$ work/tree/source/a.cpp\n  INCLUDES = -I\"/my work/tree/cuda\"\n"
+    text = 'build a.o: CXX /my$ work/tree/source/a.cpp\n  INCLUDES = -I"/my work/tree/cuda"\n'
     assert relative(text, "/my work/tree") == 'build a.o: CXX ../source/a.cpp\n  INCLUDES = -I"../cuda"\n'

@@ -98,8 +98,9 @@ def assemble(
 
     `official` is the hashed wheel of the same version; `replaced` maps paths in it to our libraries, those in
     `finished` being upstream's own with machine code for PTX; `left_out` are paths that do not come along;
-    `added` are further small files by path, `patched` files of upstream's that patches changed. `version_module` defaults to `<project>/_version.py`. `epoch` is the
-    one time of all members, in seconds (SOURCE_DATE_EPOCH), 1980 at the earliest.
+    `added` are further small files by path, `patched` files of upstream's that patches changed. `version_module`
+    defaults to `<project>/_version.py`. `epoch` is the one time of all members, in seconds (SOURCE_DATE_EPOCH), 1980
+    at the earliest.
 
     Raises PackError with every fault of the request before anything is written.
     """
