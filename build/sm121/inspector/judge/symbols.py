@@ -42,17 +42,17 @@ def read_nm(line: str) -> str | None:
 def judge_symbols(needs: Needs, siblings: Collection[str], libraries: Libraries) -> Iterator[Finding]:
     """Undefined symbols that neither a sibling nor a known provider defines; `siblings` are what siblings define.
 
-    A plain C name without a version that no rule knows may be anybody's, and is passed over.
+    A plain C name that no rule knows may be anybody's: it is a warning, a C++ name is a failure.
     """
-    missing, unasked = [], []
+    missing, unasked, strange = [], [], []
     for symbol in sorted(needs.undefined - needs.versioned):
         if symbol in siblings or libraries.provider(symbol, needs.needed):
             continue
         owner = libraries.belongs_to(symbol)
         if owner is not None and owner.needs:
             unasked.append((symbol, owner.name))
-        elif symbol.startswith("_Z"):
-            missing.append(symbol)
+        elif owner is None:
+            (missing if symbol.startswith("_Z") else strange).append(symbol)
     for symbol in missing[:_MOST]:
         yield Finding(
             "symbols.undefined", needs.library, Verdict.FAIL,
@@ -63,6 +63,9 @@ def judge_symbols(needs: Needs, siblings: Collection[str], libraries: Libraries)
     if len(missing) > _MOST:
         got = f"asks for {len(missing) - _MOST} more symbols that nothing here defines"
         yield Finding("symbols.undefined", needs.library, Verdict.FAIL, got, source=_MISSING_BODY)
+    if strange:
+        got = f"asks for {plural(len(strange), 'symbol')} of nobody that is known here: {listed(strange)}"
+        yield Finding("symbols.unknown", needs.library, Verdict.WARN, got, "a definition, or a version")
     for owner_name in sorted({name for _, name in unasked}):
         symbols = [symbol for symbol, name in unasked if name == owner_name]
         yield Finding(
