@@ -55,6 +55,9 @@ def add_build_commands(verbs: argparse._SubParsersAction[argparse.ArgumentParser
         help="switch an optional patch on; may be repeated",
     )
     what.add_argument(
+        "--no-finish", dest="finish", action="store_false", help="leave PTX to the driver's compiler"
+    )
+    what.add_argument(
         "--sources", choices=("pinned", "all"), default="pinned",
         help="all: compile also what only git hosts have the sources of (default: pinned)",
     )  # fmt: skip
@@ -143,7 +146,7 @@ def _plan(arguments: argparse.Namespace, host: Host) -> Plan:
         line=arguments.line, vllm=arguments.vllm, cpu=arguments.cpu, extensions=tuple(arguments.ext),
         sources=arguments.sources, cache=arguments.cache, arch_list=arguments.arch_list,
         cuda_home=str(arguments.cuda_home) if arguments.cuda_home else None, jobs=arguments.jobs,
-        split_compile=arguments.split_compile, patches=tuple(arguments.patch),
+        split_compile=arguments.split_compile, finish=arguments.finish, patches=tuple(arguments.patch),
         torch_home=local_torch(arguments.torch_home) if arguments.torch_home else None,
         cutlass_home=local_cutlass(arguments.cutlass_home) if arguments.cutlass_home else None,
     )  # fmt: skip

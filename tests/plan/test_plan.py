@@ -10,7 +10,7 @@ from rich.console import Console
 from sm121 import pins
 from sm121.errors import PlanError, Sm121Error, UsageError
 from sm121.plan.components import components, costs, known_versions
-from sm121.plan.model import Host, Local, Plan, Request
+from sm121.plan.model import Host, Local, Plan, Request, after_finishing
 from sm121.plan.show import plan_json, show_plan
 from sm121.plan.vllm import plan_vllm
 from sm121.resources import GIB, Machine
@@ -69,7 +69,7 @@ def test_equal_requests_have_equal_keys_and_other_ones_do_not() -> None:
     assert base == keys(Request(line="cu130", jobs=1, cache="none")) | {"tools": base["tools"]}
     other = keys(Request(line="cu130", arch_list="12.1a"))
     changed = {name for name in base if base[name] != other[name]}
-    assert changed == {"libraries", "wheel", "inspect", "publish"}
+    assert changed == {"libraries", "finish", "wheel", "inspect", "publish"}
 
 
 def test_promises_are_complete_and_only_for_compiled_extensions() -> None:
@@ -131,3 +131,20 @@ def test_costs_name_only_known_extensions() -> None:
     for version in known_versions():
         names = {part.name for part in components(version, "aarch64") if part.from_sdist}
         assert {name.split("/")[0] for name in costs(version).seconds} <= names
+
+
+def test_what_finishing_leaves() -> None:
+    assert after_finishing(["sm_120f"], "aarch64") == ["sm_120f"]
+    assert after_finishing(["sm_80", "compute_80"], "aarch64") == ["sm_121"]
+    assert after_finishing(["sm_80", "compute_80"], "x86_64") == ["sm_120"]
+    assert after_finishing(["sm_90a", "sm_100f"], "aarch64") == []
+    assert after_finishing(["sm_120", "compute_80"], "aarch64") == ["sm_120"]
+
+
+def test_nothing_is_promised_to_be_left_to_the_driver() -> None:
+    plan = make("cu130")
+    assert plan.finishes
+    assert not [target for e in plan.extensions for target in e.images if target.startswith("compute")]
+    unfinished = plan_vllm(Request(line="cu130", finish=False), PINS, SMALL)
+    assert "finish" not in {step.name for step in unfinished.steps}
+    assert any(target.startswith("compute") for e in unfinished.extensions for target in e.images)

@@ -6,14 +6,16 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from sm121.values import Sha256
+from sm121.target import GB10, LoadsAs, loads_as
+from sm121.values import ArchSpec, Sha256
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from sm121.findings import Finding
     from sm121.pins import FilePin
     from sm121.resources import Machine
+    from sm121.target import Kind
 
 Origin = Literal["source", "official", "left out"]
 Cpu = Literal["aarch64", "x86_64"]
@@ -161,6 +163,11 @@ class Plan:
         raise KeyError(name)
 
     @property
+    def finishes(self) -> bool:
+        """Whether PTX is compiled ahead of time."""
+        return any(step.name == "finish" for step in self.steps)
+
+    @property
     def digest(self) -> Sha256:
         """Digest over the steps' keys and the promises: equal digests, equal wheels."""
         content = {
@@ -168,3 +175,20 @@ class Plan:
             "extensions": [[e.name, e.origin, dict(e.images)] for e in self.extensions],
         }
         return Sha256.of_bytes(json.dumps(content, sort_keys=True).encode())
+
+
+FINISH_ARCHS: Mapping[Cpu, ArchSpec] = {"aarch64": ArchSpec(12, 1), "x86_64": ArchSpec(12, 0)}
+"""What PTX is compiled for: GB10 itself; on x86_64, where no GB10 is, code that RTX 50 (12.0) loads as well."""
+
+
+def after_finishing(targets: Iterable[str], cpu: Cpu) -> list[str]:
+    """What finishing leaves of one unit's device images: machine code that loads on 12.1, else its PTX compiled.
+
+    Targets are written `sm_120f`, `compute_80`.
+    """
+    kinds: list[tuple[str, Kind]] = [
+        (target, "ptx" if target.startswith("compute") else "cubin") for target in targets
+    ]
+    loads = {target: loads_as(kind, ArchSpec.from_sm(target), GB10) for target, kind in kinds}
+    machine = [target for target, _ in kinds if loads[target].machine_code]
+    return machine or [FINISH_ARCHS[cpu].sm for target, _ in kinds if loads[target] is LoadsAs.JIT][:1]

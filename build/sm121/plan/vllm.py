@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from sm121.arch_lists import effective, expected_images, judge_arch_list
@@ -9,7 +10,7 @@ from sm121.errors import PlanError
 from sm121.findings import Verdict
 from sm121.pins import ToolchainKind
 from sm121.plan.components import HEAVY, components, costs, known_versions
-from sm121.plan.model import Download, Extension, Plan
+from sm121.plan.model import Download, Extension, Plan, after_finishing
 from sm121.plan.vllm_steps import COMPILERS, Choice, vllm_steps
 from sm121.resources import HEAVIEST, compile_jobs
 from sm121.target import GB10
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from sm121.arch_lists import Targets
     from sm121.pins import Line, Pins, Release
     from sm121.plan.components import Component
-    from sm121.plan.model import Host, Origin, Request
+    from sm121.plan.model import Cpu, Host, Origin, Request
 
 CACHES = ("ccache", "sccache", "none")
 
@@ -54,6 +55,8 @@ def plan_vllm(request: Request, pins: Pins, host: Host, patches: tuple[tuple[str
         wanted=request.jobs,
     )  # fmt: skip
     promised = expected_images("vllm", release.version, line.compiler, arch_list)
+    if request.finish:
+        promised = {name: _finished(images, request.cpu) for name, images in promised.items()}
     extensions = tuple(_extension(part, compiled, promised) for part in parts)
     choice = Choice(request, line, release, host, arch_list, compiled)
     downloads = _downloads(choice)
@@ -144,6 +147,15 @@ def _extension(
     return Extension(name=part.name, path=part.path, origin=origin, reason=reason, images={})
 
 
+def _finished(images: Mapping[str, int], cpu: Cpu) -> dict[str, int]:
+    """The promise after finishing: upstream builds PTX only where nothing else of the unit loads on 12.x."""
+    counts: Counter[str] = Counter()
+    for target, count in images.items():
+        for left in after_finishing([target], cpu):
+            counts[left] += count
+    return dict(sorted(counts.items()))
+
+
 def _archs(targets: Targets) -> dict[str, tuple[str, ...]]:
     return {
         "generic": tuple(str(arch) for arch in targets.generic),
@@ -166,7 +178,7 @@ def _cutlass(request: Request, release: Release) -> str:
 
 def _downloads(choice: Choice) -> tuple[Download, ...]:
     request, line, release, host = choice.request, choice.line, choice.release, choice.host
-    official_for = ("wheel",) if request.cutlass_home else ("cutlass", "wheel")
+    official_for = ("finish", "wheel") if request.cutlass_home else ("cutlass", "finish", "wheel")
     found = [
         Download(pin=release.sdist, role="sources", steps=("source",)),
         Download(pin=release.official(request.cpu), role="official wheel", steps=official_for),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sm121.pins import Role
-from sm121.plan.model import Step
+from sm121.plan.model import FINISH_ARCHS, Step
 from sm121.target import GB10
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ CUTLASS_FOLDER = "vllm/third_party/fmha_sm100/cutlass"
 """Where the official wheel carries a copy of CUTLASS's headers (since 0.26.0)."""
 
 RECIPES = {
-    "source": 1, "toolkit": 1, "torch": 1, "cutlass": 1, "tools": 1, "libraries": 1, "wheel": 1, "inspect": 1,
+    "source": 1, "toolkit": 1, "torch": 1, "cutlass": 1, "tools": 1, "libraries": 1, "finish": 1, "wheel": 1, "inspect": 1,
     "publish": 1,
 }  # fmt: skip
 """Part of each step's key: raised when a step's code makes something else of the same inputs."""
@@ -107,16 +107,22 @@ def vllm_steps(choice: Choice, patches: Sequence[tuple[str, str]], left_out: Ite
             "PATH": "{tree}/cuda/bin:{tree}/tools/bin:{system}",
         },
     )  # fmt: skip
+    finish = _step(
+        "finish", "compile what is PTX only ahead of time, drop what cannot load",
+        {"official": _digests(official), "target": str(GB10), "arch": FINISH_ARCHS[request.cpu].sm},
+        needs=(libraries, toolkit),
+    )  # fmt: skip
     wheel = _step(
         "wheel", f"assemble vllm {stamped}",
         {"official": _digests(official), "left out": sorted(left_out), "version": stamped},
-        needs=(libraries, source),
+        needs=(libraries, source, *([finish] if request.finish else [])),
     )  # fmt: skip
     inspect = _step(
         "inspect", "inspect the wheel and compare it with this plan", {"target": str(GB10)}, needs=(wheel,)
     )
     publish = _step("publish", "give the wheel its name, digest and manifest", {}, needs=(inspect,))
-    return source, toolkit, torch, cutlass, tools, libraries, wheel, inspect, publish
+    first = (source, toolkit, torch, cutlass, tools, libraries)
+    return (*first, *([finish] if request.finish else []), wheel, inspect, publish)
 
 
 def _step(

@@ -1,0 +1,72 @@
+"""Runs a plan: the one place where the builder's rooms meet."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from sm121.pack.publish import Published, ensure_publishable
+from sm121.sources.fetch import fetch
+from sm121.steps import delivery, finishing, inputs, libraries
+from sm121.steps.libraries import Prepared
+from sm121.steps.run import Context, Run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from sm121.compile.build import Cost
+    from sm121.plan.model import Plan
+
+__all__ = ["Build", "Context", "Prepared", "Run"]
+
+_ACTIONS: Mapping[str, Callable[[Run, Path], None]] = {
+    "source": inputs.source,
+    "toolkit": inputs.toolkit,
+    "torch": inputs.torch,
+    "cutlass": inputs.cutlass,
+    "tools": inputs.tools,
+    "libraries": libraries.libraries,
+    "finish": finishing.finish,
+    "wheel": delivery.wheel,
+    "inspect": delivery.inspect,
+}
+"""What each step does with the new folder that it is given."""
+
+
+class Build:
+    """One run of one plan."""
+
+    def __init__(self, plan: Plan, context: Context) -> None:
+        self._run = Run(plan, context)
+
+    def run(self, *, until: str = "publish") -> Published | Path:
+        """Do every step that is not done yet, up to `until`; return what was published, or that step's folder."""
+        run = self._run
+        names = [step.name for step in run.plan.steps]
+        names = names[: names.index(until) + 1]
+        with run.work.locked():
+            if until == "publish":
+                ensure_publishable(run.context.dist)
+            self._fetch({name for name in names if not run.result(name).is_dir()})
+            for name in names:
+                if name == "publish":
+                    return delivery.publish_wheel(run)
+                run.work.do(run.plan.step(name), partial(_ACTIONS[name], run), run.progress)
+            return run.result(until)
+
+    def prepare(self) -> Prepared:
+        """Lay out and configure the build tree."""
+        return libraries.prepare(self._run)
+
+    def make(self, prepared: Prepared, targets: Sequence[str]) -> list[Cost]:
+        """Make `targets` in a prepared tree: extensions, or objects of one."""
+        return libraries.make(self._run, prepared, targets)
+
+    def _fetch(self, steps: set[str]) -> None:
+        """Bring the files that `steps` read."""
+        run = self._run
+        wanted = [download.pin for download in run.plan.downloads if steps & {*download.steps}]
+        if wanted:
+            with run.progress.step(f"fetch {len(wanted)} pinned files"):
+                run.files.update(fetch(wanted, run.work.files, mirror=run.context.mirror, progress=run.progress))

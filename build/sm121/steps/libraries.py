@@ -1,0 +1,176 @@
+"""The step that compiles: a build tree from finished steps, CMake, ninja, the target's loader."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import sysconfig
+from dataclasses import asdict, dataclass
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sm121 import process
+from sm121.compile import tree as build_tree
+from sm121.compile.answers import write_answers
+from sm121.compile.build import Cost, Schedule, build, configure, planned_units
+from sm121.compile.loading import unresolved
+from sm121.errors import CompileError
+from sm121.plan.components import HEAVY, costs
+from sm121.plan.vllm_steps import COMPILERS
+from sm121.preflight import loader_emulator
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from sm121.steps.run import Run
+
+
+_TREE = (
+    ("source", "source", "tree"),
+    ("cuda", "toolkit", "cuda"),
+    ("torch", "torch", "wheel"),
+    ("cutlass", "cutlass", "headers"),
+    ("tools", "tools", "."),
+)
+"""Folder of the build tree, the step that made it, and where in that step's result it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A configured build tree, and how its compilers are run."""
+
+    tree: Path
+    env: Mapping[str, str]
+    schedule: Schedule
+
+
+def prepare(run: Run) -> Prepared:
+    """Lay out the build tree and configure it; what is in place already is kept."""
+    plan, step = run.plan, run.plan.step("libraries")
+    tree = run.work.tree(f"{plan.project}-{plan.version}-{plan.line}-{plan.target_cpu}").resolve()
+    parts = [
+        build_tree.Part(name, run.result(made_by) / folder, plan.step(made_by).key, writable=name == "source")
+        for name, made_by, folder in _TREE
+    ]
+    if build_tree.lay_out(tree, parts) - {"source"}:
+        # Their files carry one time, so ninja would not see that they changed; the compiler cache will.
+        shutil.rmtree(tree / "obj", ignore_errors=True)
+    (tree / "obj").mkdir(exist_ok=True)
+    _write_helpers(tree)
+    values = {"tree": str(tree), "system": process.SYSTEM_PATH, "python": _python()}
+    values["launcher"] = ";".join(_launcher(run, tree, values["python"]))
+    env = process.environment({name: value.format(**values) for name, value in step.env.items()})
+    prepared = Prepared(tree, {**env, **_cache_environment(run)}, _schedule(run))
+    configured = tree / "obj" / "configured.json"
+    if not configured.exists() or configured.read_text() != step.key:
+        configured.unlink(missing_ok=True)
+        log = run.work.log("configure")
+        run.progress.say(f"  configuring, log: {log}")
+        argv = [word.format(**values) for word in step.argv]
+        lines = configure(tree, argv, env, log, prepared.schedule)
+        (tree / "obj" / "status.json").write_text(json.dumps(lines, indent=1) + "\n")
+        configured.write_text(step.key)
+    return prepared
+
+
+def make(run: Run, prepared: Prepared, targets: Sequence[str]) -> list[Cost]:
+    """Run ninja for `targets` (extensions, or objects of one) and return what each command cost."""
+    log = run.work.log("compile")
+    run.progress.say(f"  compiling with {run.plan.jobs} jobs, log: {log}")
+    ninja = str(prepared.tree / "tools" / "bin" / "ninja")
+    return build(
+        prepared.tree, [ninja, "-j", str(run.plan.jobs), *targets], prepared.env, log,
+        schedule=prepared.schedule, progress=run.progress,
+    )  # fmt: skip
+
+
+def libraries(run: Run, into: Path) -> None:
+    targets = [*run.plan.step("libraries").inputs["targets"]]
+    prepared = prepare(run)
+    made = make(run, prepared, targets)
+    for name in targets:
+        shutil.copy2(prepared.tree / "obj" / f"{name}.abi3.so", into / f"{name}.abi3.so")
+    _require_loading(run, prepared.tree, [into / f"{name}.abi3.so" for name in targets])
+    status = json.loads((prepared.tree / "obj" / "status.json").read_text())
+    trace = {
+        "requested": run.plan.arch_list,
+        "configured": [line for line in status if "architectures" in line],
+        "units": {
+            unit.name: list(unit.gencodes)
+            for unit in planned_units(prepared.tree)
+            if unit.name.split("/")[0] in targets
+        },
+    }
+    (into / "trace.json").write_text(json.dumps(trace, indent=1) + "\n")
+    (into / "costs.json").write_text(json.dumps([asdict(cost) for cost in made], indent=1) + "\n")
+
+
+def _require_loading(run: Run, tree: Path, libraries: Sequence[Path]) -> None:
+    """The target's dynamic loader must find every symbol of every library."""
+    host, target = run.plan.host.cpu, run.plan.target_cpu
+    faults = unresolved(
+        libraries, search=[tree / "torch" / "torch" / "lib", tree / "cuda" / "lib"], cpu=target,
+        compiler=COMPILERS[host, target], emulator=None if host == target else loader_emulator(target),
+    )  # fmt: skip
+    if faults:
+        raise CompileError(faults, do="the build is incomplete; look for skipped kernels in the configure log.")
+    run.progress.say(f"  the dynamic loader for {target} resolves {len(libraries)} libraries")
+
+
+def _write_helpers(tree: Path) -> None:
+    """What the build reads of ours, and of this machine's Python."""
+    compile_files = resources.files("sm121.compile")
+    for name in ("hook.cmake", "launcher.py"):
+        (tree / name).write_text(compile_files.joinpath(name).read_text(encoding="utf-8"))
+    shutil.rmtree(tree / "answers", ignore_errors=True)
+    write_answers(tree / "torch" / "torch", tree / "answers")
+    headers = Path(sysconfig.get_path("include"))
+    if not (headers / "Python.h").exists():
+        raise CompileError(
+            f"{headers / 'Python.h'} does not exist.", do="install the headers of this Python (python3-dev)."
+        )
+    (tree / "python").unlink(missing_ok=True)
+    (tree / "python").symlink_to(headers)
+
+
+def _launcher(run: Run, tree: Path, python: str) -> list[str]:
+    measured = [python, "-I", "-S", str(tree / "launcher.py")]
+    if run.plan.cache == "none":
+        return measured
+    program = "ccache" if run.plan.cache == "ccache" else "sccache"
+    return [*measured, str(tree / "tools" / "bin" / program)]
+
+
+def _cache_environment(run: Run) -> dict[str, str]:
+    # Every program of the toolkit decides about the result, not nvcc alone: the step's key stands for them.
+    compiler = f"{run.plan.step('toolkit').key} {run.plan.host.compiler}"
+    folder = run.work.cache / run.plan.cache.partition(":")[0]
+    if run.plan.cache == "ccache":
+        return {
+            "CCACHE_DIR": str(folder), "CCACHE_CONFIGPATH": os.devnull, "CCACHE_MAXSIZE": "20G",
+            "CCACHE_COMPILERCHECK": f"string:{compiler}", "CCACHE_NOHASHDIR": "1",
+            "CCACHE_TEMPDIR": str(folder / "tmp"),
+        }  # fmt: skip
+    if run.plan.cache == "sccache":
+        return {
+            "SCCACHE_DIR": str(folder),
+            "SCCACHE_IDLE_TIMEOUT": "60",
+            "SCCACHE_SERVER_UDS": str(folder / "socket"),
+        }
+    return {}
+
+
+def _schedule(run: Run) -> Schedule:
+    measured = costs(run.plan.version)
+    return Schedule(
+        jobs=run.plan.jobs, heavy_jobs=run.plan.heavy_jobs, seconds=measured.seconds,
+        heavy=frozenset(name for name, peak in measured.peak.items() if peak > HEAVY),
+    )  # fmt: skip
+
+
+def _python() -> str:
+    """The interpreter behind a virtual environment: CMake wants the one that has the headers."""
+    return str(Path(sys.executable).resolve())
