@@ -17,6 +17,7 @@ from sm121.plan.show import plan_json, show_plan
 from sm121.plan.vllm import plan_vllm
 from sm121.preflight import ensure_disk, ensure_packages, read_host
 from sm121.progress import Progress
+from sm121.sources.external import External, require_reachable
 from sm121.sources.patches import planned_patches
 from sm121.steps import Build, Context
 from sm121.workspace import Workspace
@@ -109,6 +110,7 @@ def _build(arguments: argparse.Namespace) -> int:
         else:
             show_plan(plan, Console(highlight=False))
         return 0
+    require_reachable([External(tree.name, tree.repository, tree.ref) for tree in plan.trees])
     known = host
     host = ensure_packages(host, arguments.cpu, progress, install=arguments.install_missing)
     if host is not known:

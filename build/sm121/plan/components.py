@@ -20,6 +20,8 @@ class Component:
     sources: str
     official: str
     why: str
+    sm12x: bool = False
+    """Whether sources outside the sdist make SM12x code (or PTX for it) when they are compiled."""
 
     @property
     def from_sdist(self) -> bool:

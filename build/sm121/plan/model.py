@@ -33,6 +33,16 @@ class Local:
     digest: str
 
 
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """A source tree that only a git host has: name, repository, upstream's ref, and the variable that names its folder."""
+
+    name: str
+    repository: str
+    ref: str
+    variable: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """What a user asks for."""
@@ -154,6 +164,8 @@ class Plan:
     """Optional patches that were switched on."""
     torch_home: Local | None = None
     cutlass_home: Local | None = None
+    trees: tuple[Tree, ...] = ()
+    """Source trees from git hosts (`--sources all`)."""
 
     def step(self, name: str) -> Step:
         """The step `name`; KeyError if the plan has none."""

@@ -10,7 +10,7 @@ from sm121.errors import PlanError
 from sm121.findings import Verdict
 from sm121.pins import ToolchainKind
 from sm121.plan.components import HEAVY, components, costs, known_versions
-from sm121.plan.model import Download, Extension, Plan, after_finishing
+from sm121.plan.model import Download, Extension, Plan, Tree, after_finishing
 from sm121.plan.vllm_steps import COMPILERS, Choice, vllm_steps
 from sm121.resources import HEAVIEST, compile_jobs
 from sm121.target import GB10
@@ -58,7 +58,8 @@ def plan_vllm(request: Request, pins: Pins, host: Host, patches: tuple[tuple[str
     if request.finish:
         promised = {name: _finished(images, request.cpu) for name, images in promised.items()}
     extensions = tuple(_extension(part, compiled, promised) for part in parts)
-    choice = Choice(request, line, release, host, arch_list, compiled)
+    trees = _trees(request, release, parts, compiled)
+    choice = Choice(request, line, release, host, arch_list, compiled, trees)
     downloads = _downloads(choice)
     left_out = [e.path for e in extensions if e.origin == "left out"]
     return Plan(
@@ -87,6 +88,7 @@ def plan_vllm(request: Request, pins: Pins, host: Host, patches: tuple[tuple[str
         patches=request.patches,
         torch_home=request.torch_home,
         cutlass_home=request.cutlass_home,
+        trees=trees,
     )
 
 
@@ -98,7 +100,7 @@ def _request_problems(
         problems.append(
             f"the extensions of vLLM {release.version} are not known; known are {', '.join(known_versions())}."
         )
-    names = [part.name for part in parts if part.from_sdist]
+    names = [part.name for part in parts if _compilable(part, request)]
     problems += [
         f"there is no extension {name!r} to compile; there are {', '.join(names)}."
         for name in request.extensions
@@ -126,9 +128,25 @@ def _minor(version: str) -> int:
     return int(version.split(".")[1])
 
 
+def _trees(
+    request: Request, release: Release, parts: list[Component], compiled: tuple[str, ...]
+) -> tuple[Tree, ...]:
+    """What --sources all fetches: the sources of the extensions outside the sdist, and upstream's own CUTLASS."""
+    if request.sources != "all":
+        return ()
+    names = {part.sources for part in parts if part.name in compiled and not part.from_sdist}
+    found = [release.component(name) for name in sorted(names)]
+    return tuple(Tree(each.name, each.repository, each.commit or each.ref, each.variable) for each in found)
+
+
 def _compiled(request: Request, parts: list[Component]) -> tuple[str, ...]:
-    wanted = [part.name for part in parts if part.from_sdist]
+    wanted = [part.name for part in parts if _compilable(part, request)]
     return tuple(name for name in wanted if not request.extensions or name in request.extensions)
+
+
+def _compilable(part: Component, request: Request) -> bool:
+    """Whether its sources can be had and hold SM12x code (FA3, FlashMLA and DeepSelect have none in any build)."""
+    return part.from_sdist or (request.sources == "all" and part.sm12x)
 
 
 def _extension_of(object_name: str) -> str:
@@ -167,8 +185,6 @@ def _cutlass(request: Request, release: Release) -> str:
     component = release.component("cutlass")
     if request.cutlass_home:
         return f"{request.cutlass_home.version} at {request.cutlass_home.path}; upstream pins {component.ref}"
-    if request.sources == "all":
-        return f"upstream's pin {component.ref}"
     copy = next(
         (origin for origin in component.origins if origin.kind == "wheel" and origin.package == "vllm"), None
     )

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from sm121.pins import FilePin, Line, Release
-    from sm121.plan.model import Host, Local, Request
+    from sm121.plan.model import Host, Local, Request, Tree
 
 COMPILERS = {
     ("x86_64", "aarch64"): "aarch64-linux-gnu-g++",
@@ -27,8 +27,8 @@ CUTLASS_FOLDER = "vllm/third_party/fmha_sm100/cutlass"
 """Where the official wheel carries a copy of CUTLASS's headers (since 0.26.0)."""
 
 RECIPES = {
-    "source": 1, "toolkit": 1, "torch": 1, "cutlass": 1, "tools": 1, "libraries": 1, "finish": 1, "wheel": 1, "inspect": 1,
-    "publish": 1,
+    "source": 1, "toolkit": 1, "torch": 1, "cutlass": 1, "tools": 1, "trees": 1, "libraries": 1, "finish": 1, "wheel": 1,
+    "inspect": 1, "publish": 1,
 }  # fmt: skip
 """Part of each step's key: raised when a step's code makes something else of the same inputs."""
 
@@ -44,6 +44,8 @@ class Choice:
     arch_list: str
     compiled: tuple[str, ...]
     """Extensions that are compiled."""
+    trees: tuple[Tree, ...] = ()
+    """Source trees from git hosts."""
 
     @property
     def tools(self) -> list[FilePin]:
@@ -91,6 +93,10 @@ def vllm_steps(choice: Choice, patches: Sequence[tuple[str, str]], left_out: Ite
             else [*_digests(official), CUTLASS_FOLDER],
         },
     )  # fmt: skip
+    trees = _step(
+        "trees", f"fetch {', '.join(tree.name for tree in choice.trees)} from their git hosts",
+        {"trees": [[tree.name, tree.repository, tree.ref] for tree in choice.trees]},
+    )  # fmt: skip
     tools = _step("tools", "unpack the build tools", {"files": _digests(*choice.tools)})
     libraries = _step(
         "libraries", f"compile {', '.join(choice.compiled)}",
@@ -98,13 +104,14 @@ def vllm_steps(choice: Choice, patches: Sequence[tuple[str, str]], left_out: Ite
             "targets": list(choice.compiled), "python": ".".join(host.python.split(".")[:2]),
             "host compiler": host.compiler,
         },
-        needs=(source, toolkit, torch, cutlass),
+        needs=(source, toolkit, torch, cutlass, *([trees] if choice.trees else [])),
         argv=_cmake(choice),
         env={
             "TORCH_CUDA_ARCH_LIST": choice.arch_list,
             "CUDA_HOME": "{tree}/cuda",
             "PYTHONPATH": "{tree}/answers:{tree}/tools/python",
             "PATH": "{tree}/cuda/bin:{tree}/tools/bin:{system}",
+            **{tree.variable: f"{{tree}}/trees/{tree.name}" for tree in choice.trees},
         },
     )  # fmt: skip
     finish = _step(
@@ -121,7 +128,7 @@ def vllm_steps(choice: Choice, patches: Sequence[tuple[str, str]], left_out: Ite
         "inspect", "inspect the wheel and compare it with this plan", {"target": str(GB10)}, needs=(wheel,)
     )
     publish = _step("publish", "give the wheel its name, digest and manifest", {}, needs=(inspect,))
-    first = (source, toolkit, torch, cutlass, tools, libraries)
+    first = (source, toolkit, torch, cutlass, *([trees] if choice.trees else []), tools, libraries)
     return (*first, *([finish] if request.finish else []), wheel, inspect, publish)
 
 
@@ -170,6 +177,7 @@ def _cmake(choice: Choice) -> tuple[str, ...]:
         "FETCHCONTENT_FULLY_DISCONNECTED": "ON",
         "NVCC_THREADS": "1",
         "Python_INCLUDE_DIR": "{tree}/python",
+        **({"SM121_EXTERNAL_PROJECTS": ";".join(tree.name for tree in choice.trees)} if choice.trees else {}),
         "SM121_CUDA_RELEASE": str(line.compiler.release),
         "SM121_TARGET_CPU": request.cpu if cross else "",
         "Torch_DIR": "{tree}/torch/torch/share/cmake/Torch",

@@ -25,6 +25,7 @@ _ACTIONS: Mapping[str, Callable[[Run, Path], None]] = {
     "toolkit": inputs.toolkit,
     "torch": inputs.torch,
     "cutlass": inputs.cutlass,
+    "trees": inputs.trees,
     "tools": inputs.tools,
     "libraries": libraries.libraries,
     "finish": finishing.finish,

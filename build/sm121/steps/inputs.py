@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from sm121.pins import Role
 from sm121.plan.vllm_steps import COMPILERS, CUTLASS_FOLDER
+from sm121.sources.external import External, clone
 from sm121.sources.patches import apply
 from sm121.sources.series import load_patches
 from sm121.sources.unpack import unpack
@@ -97,6 +98,13 @@ def cutlass(run: Run, into: Path) -> None:
         members=lambda name: name.startswith(folder) and name.endswith((".h", ".hpp", ".cuh", ".inl")),
         strip=folder.count("/"),
     )  # fmt: skip
+
+
+def trees(run: Run, into: Path) -> None:
+    """Source trees from git hosts, each at upstream's ref."""
+    for tree in run.plan.trees:
+        commit = clone(External(tree.name, tree.repository, tree.ref), into / tree.name)
+        run.progress.say(f"  {tree.name} at {commit}")
 
 
 def tools(run: Run, into: Path) -> None:

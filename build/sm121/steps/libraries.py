@@ -53,7 +53,7 @@ def prepare(run: Run) -> Prepared:
     tree = run.work.tree(f"{plan.project}-{plan.version}-{plan.line}-{plan.target_cpu}").resolve()
     parts = [
         build_tree.Part(name, run.result(made_by) / folder, plan.step(made_by).key, writable=name == "source")
-        for name, made_by, folder in _TREE
+        for name, made_by, folder in (*_TREE, *((("trees", "trees", "."),) if plan.trees else ()))
     ]
     if build_tree.lay_out(tree, parts) - {"source"}:
         # Their files carry one time, so ninja would not see that they changed; the compiler cache will.
@@ -92,7 +92,7 @@ def libraries(run: Run, into: Path) -> None:
     prepared = prepare(run)
     made = make(run, prepared, targets)
     for name in targets:
-        shutil.copy2(prepared.tree / "obj" / f"{name}.abi3.so", into / f"{name}.abi3.so")
+        shutil.copy2(next((prepared.tree / "obj").rglob(f"{name}.abi3.so")), into / f"{name}.abi3.so")
     _require_loading(run, prepared.tree, [into / f"{name}.abi3.so" for name in targets])
     status = json.loads((prepared.tree / "obj" / "status.json").read_text())
     trace = {
