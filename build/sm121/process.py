@@ -11,6 +11,7 @@ import shlex
 import shutil
 import signal
 import subprocess
+import tempfile
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -84,6 +85,38 @@ def run(
     if check and done.returncode:
         raise failed(completed)
     return completed
+
+
+def measure(
+    argv: Sequence[str | Path], *, cwd: Path, env: Mapping[str, str] | None = None
+) -> tuple[Completed, float]:
+    """Run a program to its end, whatever its status; return its output and the processor time it took, in seconds.
+
+    When we are interrupted, the program is ended too.
+    """
+    words = tuple(str(argument) for argument in argv)
+    with tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
+        try:
+            child = subprocess.Popen(
+                words, cwd=cwd, env=dict(env) if env is not None else environment(), stdin=subprocess.DEVNULL,
+                stdout=stdout, stderr=stderr,
+            )  # fmt: skip
+        except FileNotFoundError as error:
+            raise _missing(words[0], error) from error
+        except PermissionError as error:
+            raise ProgramError(f"{words[0]} cannot be executed: {error.strerror}.") from error
+        try:
+            _, status, usage = os.wait4(child.pid, 0)
+        except BaseException:
+            child.kill()
+            child.wait()
+            raise
+        child.returncode = os.waitstatus_to_exitcode(status)
+        said = []
+        for file in (stdout, stderr):
+            file.seek(0)
+            said.append(file.read().decode("utf-8", "replace"))
+    return Completed(words, child.returncode, *said), usage.ru_utime + usage.ru_stime
 
 
 def stream(

@@ -150,7 +150,7 @@ class _Cut:
                     )
                 )  # fmt: skip
             else:
-                found.append(replace(row, offset=self.moved(row.offset)))
+                found.append(replace(row, offset=self.moved(row.offset)) if row.size else row)
         return tuple(found)
 
 

@@ -9,30 +9,56 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from sm121.device.elf import PT_LOAD, RELA, SHT_DYNSYM, SHT_NOBITS, SHT_RELA, SHT_SYMTAB, SYMBOL, ElfFile
-from sm121.device.programs import PT_GNU_RELRO, SECTIONS_AT, Programs
-from sm121.device.reader import FATBIN_SECTIONS
-from sm121.device.window import Remarks
+from sm121.device.elf import PT_LOAD, RELA, SECTION, SHT_DYNSYM, SHT_NOBITS, SHT_RELA, SHT_SYMTAB, SYMBOL, ElfFile
+from sm121.device.payload import payload
+from sm121.device.programs import SECTIONS_AT, Programs
+from sm121.device.reader import FATBIN_SECTIONS, read_device_code
+from sm121.device.window import Remarks, Window
 from sm121.device.wrappers import SECTION as WRAPPERS
 from sm121.device.wrappers import wrappers
+from sm121.device.write import container as container_of
 from sm121.errors import DamagedError, FinishError
+from sm121.finish.segments import EXECUTE, rights, segment_differences
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from sm121.device.elf import Section
     from sm121.device.fatbin import DeviceCode
     from sm121.device.programs import Program
-    from sm121.device.window import Buffer, Window
+    from sm121.device.window import Buffer
 
 _STEP = 1 << 20
-_WRITE = 2
 _WORD = 8
-_SHF_ALLOC = 2
+_SHF_ALLOC, _SHF_EXECINSTR = 2, 4
 _QUAD = struct.Struct("<Q")
+
+
+def library_differences(
+    before: Buffer, after: Buffer, old: DeviceCode, entries: Mapping[int, Sequence[bytes]]
+) -> list[str]:
+    """Everything in a finished library that is not as it should be, as sentences.
+
+    `old` is what the reader found in the library `before`; `entries` are the entries that each of its containers
+    should have now. All of `after` is read anew, down to the bytes of every image.
+    """
+    try:
+        new = read_device_code(after)
+    except DamagedError as error:
+        return list(error.problems)
+    problems = [*new.damage, *new.notices]
+    for container in new.containers:
+        found = Window.over(after).take(container.offset, container.size, "container")
+        if found != container_of(entries.get(container.index, ())):
+            problems.append(f"unit {container.index} does not hold the images that it should.")
+    try:
+        for image in new.images:
+            payload(after, image)
+    except DamagedError as error:
+        problems += error.problems
+    return problems + host_differences(before, after, old, new)
 
 
 def host_differences(before: Buffer, after: Buffer, old: DeviceCode, new: DeviceCode) -> list[str]:
@@ -87,15 +113,25 @@ class _Comparison:
         old, new = Programs.read(first), Programs.read(second)
         if len(first.sections) != len(second.sections):
             return [f"{len(first.sections)} sections were wanted, found {len(second.sections)}."]
+        device = max(each.address + each.size for each in second.named(*FATBIN_SECTIONS))
+        if problems := list(segment_differences(old, new, device)):
+            return problems
         self.allowed = [
             range(SECTIONS_AT, SECTIONS_AT + _WORD),
             range(old.offset, old.offset + len(old.packed())),
-            *(range(each.offset, each.offset + each.size) for each in first.named(*FATBIN_SECTIONS)),
+            *self._device(first, addresses=False),
         ]
-        problems = list(self._pointers())
-        problems += self._sections()
+        problems += self._pointers()
+        problems += self._sections(old, new)
         problems += self._loaded(old, new)
-        problems += self._programs(old, new)
+        problems += self._added(old, new)
+        problems += [
+            f"a program header at {row.offset:#x} is not what is loaded at {row.address:#x}."
+            for row in new.rows
+            if row.size and row.type != PT_LOAD and second.offset_of(row.address) != row.offset
+        ]
+        if second.window.size - first.window.size != new.sections_at - old.sections_at:
+            problems.append("the file ends at another place.")
         return problems
 
     def _address(self, elf: ElfFile, offset: int) -> int:
@@ -135,65 +171,81 @@ class _Comparison:
             yield f"{table.name}: the word at {at:#x} was {value:#x} and is {found:#x}, which is no place it should be."
         self.allowed.append(range(table.offset + at, table.offset + at + _WORD))
 
-    def _sections(self) -> Iterator[str]:
+    def _sections(self, old: Programs, new: Programs) -> Iterator[str]:
+        """Every section has the header and the content that it had, wherever in the file it is now."""
         for a, b in zip(self.first.sections, self.second.sections, strict=True):
             device = a.name in FATBIN_SECTIONS
-            same = (a.name, a.type, a.flags, a.address, a.link, a.info, 0 if device else a.size)
-            if same != (b.name, b.type, b.flags, b.address, b.link, b.info, 0 if device else b.size):
+            first, second = (
+                _without_place(elf, programs, a.index, size=not device)
+                for elf, programs in ((self.first, old), (self.second, new))
+            )
+            if first != second or a.name != b.name:
                 yield f"section {a.name or a.index} has another header."
+            elif (
+                a.size
+                and a.flags & _SHF_ALLOC
+                and a.type != SHT_NOBITS
+                and self.second.offset_of(a.address) != b.offset
+            ):
+                yield f"section {a.name} is not what is loaded at its address."
             elif not device and a.type != SHT_NOBITS:
                 yield from self._compare(
                     range(a.offset, a.offset + a.size), b.offset - a.offset, f"section {a.name}"
                 )
 
     def _loaded(self, old: Programs, new: Programs) -> Iterator[str]:
-        """Every byte that was mapped is mapped at the same address with the same rights, file content or zero."""
+        """Every byte that was mapped is mapped at the same address with the same rights."""
         for row in old.rows:
             if row.type != PT_LOAD:
                 continue
             for span in without(range(row.offset, row.end), self.allowed):
                 yield from self._mapped(row, span, old, new)
-            zeroed = (row.address + row.size, row.address + row.memory)
-            if row.memory > row.size and zeroed not in {
-                (other.address + other.size, other.address + other.memory)
-                for other in new.rows
-                if other.type == PT_LOAD and other.flags == row.flags
-            }:
-                yield f"the zeroed memory at {zeroed[0]:#x} is not the same."
+
+    def _added(self, old: Programs, new: Programs) -> Iterator[str]:
+        """What is loaded where nothing but device code was is zero."""
+        known = [
+            range(row.address + span.start - row.offset, row.address + span.stop - row.offset)
+            for row in old.rows
+            if row.type == PT_LOAD
+            for span in without(range(row.offset, row.end), self._device(self.first, addresses=False))
+        ]
+        known += self._device(self.second, addresses=True)
+        for row in new.rows:
+            if row.type == PT_LOAD:
+                for span in without(range(row.address, row.address + row.size), known):
+                    start = row.offset + span.start - row.address
+                    if self.second.window.take(start, len(span), "filling").strip(b"\0"):
+                        yield f"bytes were added at address {span.start:#x}."
+
+    @staticmethod
+    def _device(elf: ElfFile, *, addresses: bool) -> list[range]:
+        """Where the device code is, in memory or in the file."""
+        starts = [(each.address if addresses else each.offset, each.size) for each in elf.named(*FATBIN_SECTIONS)]
+        return [range(start, start + size) for start, size in starts]
 
     def _mapped(self, row: Program, span: range, old: Programs, new: Programs) -> Iterator[str]:
         start = span.start
         while start < span.stop:
             address = row.address + start - row.offset
-            wanted, until = _rights(old, address)
-            found, end = _rights(new, address)
+            wanted, until = rights(old, address)
+            found, end = rights(new, address)
             offset = self.second.offset_of(address)
             size = min(span.stop - start, until - address, end - address)
+            # Tables that shared a segment with code could be executed; they need not.
+            if wanted & EXECUTE and not self._is_code(start, start + size):
+                wanted, found = wanted & ~EXECUTE, found & ~EXECUTE
             if offset is None or found != wanted or size <= 0:
                 yield f"address {address:#x} should be loaded with rights {wanted}, found {found}."
                 return
             yield from self._compare(range(start, start + size), offset - start, f"address {address:#x}")
             start += size
 
-    def _programs(self, old: Programs, new: Programs) -> Iterator[str]:
-        """The headers that load nothing cover what they covered; segments come in order and keep their alignment."""
-        apart = {PT_LOAD, PT_GNU_RELRO}
-        plain = [row for row in old.rows if row.type not in apart]
-        others = [row for row in new.rows if row.type not in apart]
-        if old.offset != new.offset or [(r.type, r.flags, r.address, r.size, r.memory) for r in plain] != [
-            (r.type, r.flags, r.address, r.size, r.memory) for r in others
-        ]:
-            yield "the program headers that load nothing differ."
-        for row in new.rows:
-            if row.size and row.type != PT_LOAD and self.second.offset_of(row.address) != row.offset:
-                yield f"a program header at {row.offset:#x} is not what is loaded at {row.address:#x}."
-        loads = [row for row in new.rows if row.type == PT_LOAD]
-        for a, b in pairwise(loads):
-            if a.address + a.memory > b.address or a.end > b.offset:
-                yield f"the segments at {a.address:#x} and {b.address:#x} overlap or are out of order."
-        for row in loads:
-            if (row.address - row.offset) % max(1, row.align):
-                yield f"the segment at {row.address:#x} breaks its alignment of {row.align:#x}."
+    def _is_code(self, start: int, end: int) -> bool:
+        """Whether a section with instructions has bytes between two offsets of the old file."""
+        return any(
+            each.flags & _SHF_EXECINSTR and each.offset < end and each.offset + each.size > start
+            for each in self.first.sections
+        )
 
     def _compare(self, span: range, shift: int, what: str) -> Iterator[str]:
         for part in without(span, self.allowed):
@@ -214,21 +266,11 @@ def without(whole: range, parts: Iterable[range]) -> Iterator[range]:
         yield range(at, whole.stop)
 
 
-def _rights(programs: Programs, address: int) -> tuple[int, int]:
-    """The rights (PF_...) at an address once the loader is done, and the address up to which they hold."""
-    for row in programs.rows:
-        if row.type == PT_LOAD and row.address <= address < row.address + row.memory:
-            flags, end = row.flags, row.address + row.memory
-            break
-    else:
-        return 0, address
-    for row in programs.rows:
-        if row.type == PT_GNU_RELRO:
-            if row.address <= address < row.address + row.memory:
-                flags, end = flags & ~_WRITE, min(end, row.address + row.memory)
-            elif address < row.address:
-                end = min(end, row.address)
-    return flags, end
+def _without_place(elf: ElfFile, programs: Programs, index: int, *, size: bool) -> tuple[int, ...]:
+    """A section's header without its offset in the file, and without its size if that may change."""
+    at = programs.sections_at + index * SECTION.size
+    name, kind, flags, address, _, length, *rest = elf.window.unpack(SECTION, at, "section header")
+    return name, kind, flags, address, length if size else 0, *rest
 
 
 def _rows(elf: ElfFile, table: Section, layout: struct.Struct) -> Iterator[tuple[int, tuple[int, ...]]]:
