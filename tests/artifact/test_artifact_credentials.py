@@ -30,7 +30,8 @@ def test_entries_are_found_under_every_spelling_of_the_host(tmp_path: Path) -> N
         tmp_path,
         auths={
             "ghcr.io": auth("a:1"), "https://quay.io/v1/": auth("b:2"), "https://index.docker.io/v1/": auth("c:3:4"),
-            "127.0.0.1:5000": auth("d:5"), "token.io": {"identitytoken": "long"}, "plain.io": {"username": "e", "password": "6"},
+            "127.0.0.1:5000": auth("d:5"), "token.io": {"identitytoken": "long"},
+            "plain.io": {"username": "e", "password": "6"},
             "empty.io": {},
         },
     )  # fmt: skip

@@ -194,7 +194,7 @@ def test_a_hard_link_keeps_what_its_target_was(tmp_path: Path) -> None:
     with of_layers(tmp_path, base, layer(("a", b"new"), ("c", "= b"))) as image:
         assert contents(image) == {"a": b"new", "b": b"old", "c": b"old"}
         links = {member.path: member.link for member in image.members()}
-        assert links == {"a": "", "b": "a", "c": "a"}
+        assert links == {"a": "", "b": "", "c": "b"}  # "a" has other bytes by now
 
 
 def test_whiteouts_do_not_touch_their_own_layer(tmp_path: Path) -> None:

@@ -150,7 +150,10 @@ class Image:
         node = found.node
         if node.entry is None:
             raise ArtifactError(f"{found.path} is no file.")
-        return _file(found.path, node.entry, self._layers[node.layer], link=node.same_as)
+        # The path that the link was made from may be another file by now.
+        origin = self.tree.find(node.same_as, follow=False) if node.same_as else None
+        link = node.same_as if origin is not None and origin.node.entry is node.entry else ""
+        return _file(found.path, node.entry, self._layers[node.layer], link=link)
 
 
 def _file(path: str, entry: TarEntry, layer: Layer, *, link: str = "") -> Member:

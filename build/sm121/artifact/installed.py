@@ -50,6 +50,9 @@ class Survey:
 
     def see(self, member: Member, data: Buffer | None = None) -> None:
         """Take note of a member; `data` is its content if the caller has it already."""
+        if data is None and member.link in self._seen and _document(member.path) is None:
+            self._seen[member.path] = self._seen[member.link]
+            return
         try:
             kept = self._kept(member, data)
             self._seen[member.path] = self._measured(member, data if kept is None else kept)

@@ -75,8 +75,8 @@ class Member:
     """One regular file of an artifact.
 
     `path` is relative with forward slashes and comes from the artifact: it may hold anything, so it is never
-    used to write a file, and is made printable before it is shown. `size` is in bytes. `link` names the member
-    that this one shares its bytes with (a hard link). `layer` is the digest of the image layer it is from.
+    used to write a file, and is made printable before it is shown. `size` is in bytes. `link` names a member
+    that has the same bytes (a hard link). `layer` is the digest of the image layer it is from.
     """
 
     path: str

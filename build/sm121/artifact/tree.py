@@ -24,7 +24,7 @@ _MOST_FOLDERS = 2_000_000
 class Node:
     """A file, folder, link or device.
 
-    `layer` counts from the base, 0; `same_as` is the first name of a hard link.
+    `layer` counts from the base, 0; `same_as` is the path that a hard link was made from.
     """
 
     __slots__ = ("children", "entry", "kind", "layer", "same_as")
@@ -130,7 +130,7 @@ class Tree:
         if found is None or found.node.kind is TarKind.FOLDER:
             self._problem(layer, entry.path, f"is a hard link to {printable(entry.link)}, which is no file")
             return None
-        return Node(found.node.kind, found.node.layer, found.node.entry, found.node.same_as or found.path)
+        return Node(found.node.kind, found.node.layer, found.node.entry, found.path)
 
     def _walk(self, parts: Sequence[str], *, follow: bool, layer: int | None) -> Found | None:
         """Walk from the root; with a layer, make folders where there are none."""
