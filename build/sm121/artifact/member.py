@@ -28,7 +28,7 @@ MOST_PROBLEMS = 1000
 class Limits:
     """What a hostile artifact may cost at most; all in bytes, `entries` in files."""
 
-    member: int = 16 << 30
+    member: int = 8 << 30
     total: int = 128 << 30
     entries: int = 1_000_000
     document: int = 16 << 20

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 _LOCAL = struct.Struct("<4sHHHHHIIIHH")
 _PIECE = 1 << 18
+_DESCRIPTOR = 24
+"""Bytes that may follow a member's data: its checksum and sizes, written by tools that stream."""
 _ENCRYPTED = 0x1
 _UTF8 = 0x800
 _STORED, _DEFLATED = zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED
@@ -257,17 +259,23 @@ def _problems(entries: tuple[ZipEntry, ...], limits: Limits) -> Iterator[Finding
     total = sum(entry.size for entry in entries)
     if total > limits.total:
         yield _fail("archive.size", "the archive", f"claims {total} bytes unpacked", f"at most {limits.total}")
-    yield from _overlaps(entries)
+    yield from _places(entries)
 
 
-def _overlaps(entries: tuple[ZipEntry, ...]) -> Iterator[Finding]:
-    end, before = 0, ""
+def _places(entries: tuple[ZipEntry, ...]) -> Iterator[Finding]:
+    """Members must lie one behind the other: neither share bytes nor leave room for what nobody lists."""
+    end, before, hidden = 0, "", 0
     for entry in sorted((entry for entry in entries if entry.start), key=lambda entry: entry.header):
         if entry.header < end:
             got = f"shares bytes of the archive with {printable(before)}"
             yield _fail("archive.overlap", entry.path, got, "data of its own (this is how zip bombs are made)")
+        gap = entry.header - end
+        hidden += gap if gap > (_DESCRIPTOR if before else 0) else 0
         if entry.end > end:
             end, before = entry.end, entry.path
+    if hidden:
+        got = f"has {hidden} bytes in front of or between its members that its directory does not list"
+        yield Finding("archive.gap", "the archive", Verdict.WARN, got, "members one behind the other")
 
 
 def _fail(check: str, path: str, got: str, wanted: str = "") -> Finding:
