@@ -111,8 +111,8 @@ class _Comparison:
     def differences(self) -> list[str]:
         first, second = self.first, self.second
         old, new = Programs.read(first), Programs.read(second)
-        if len(first.sections) != len(second.sections):
-            return [f"{len(first.sections)} sections were wanted, found {len(second.sections)}."]
+        if [each.name for each in first.sections] != [each.name for each in second.sections]:
+            return ["the sections are not those that there were."]
         device = max(each.address + each.size for each in second.named(*FATBIN_SECTIONS))
         if problems := list(segment_differences(old, new, device)):
             return problems
