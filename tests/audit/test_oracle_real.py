@@ -196,3 +196,47 @@ def test_the_line_that_vllm_will_write() -> None:
     choice = select_experts(tree("0.33.0"), facts(), scheme, checkpoint).decided
     assert choice is not None
     assert choice.log.startswith("Using 'FLASHINFER_CUTLASS' NvFp4 MoE backend out of potential backends: [")
+
+
+WHEELS = {
+    "flashinfer_python-0.7.2.post1-py3-none-any.whl": (
+        62052965, "bfdc18b9e1e4d8d0730fe4343dc0e284cd0c160086de80f99888bc4867922d49",
+    ),
+    "b12x-1.5.1-py3-none-any.whl": (
+        2434952, "8731e23571d8d45db26d78e7699ec0b23e7ba20b52487adf8c1063c8d8b53a3d",
+    ),
+}  # fmt: skip
+
+
+def beside(filename: str) -> SourceTree:
+    """vLLM 0.33.0 with another wheel installed beside it."""
+    size, digest = WHEELS[filename]
+    name, version = filename.split("-")[:2]
+    pins = [
+        Pin(name.replace("_", "-"), version, filename, size, Sha256(digest)),
+        Pin("vllm", "0.33.0", "vllm-0.33.0.tar.gz", SDISTS["0.33.0"][0], Sha256(SDISTS["0.33.0"][1])),
+    ]
+    folder = Path(tempfile.gettempdir()) / "sm121-tests-sdists"
+    found = fetch(pins, folder, progress=Progress(Console(file=StringIO()), quiet=True))
+    return SourceTree.read([found["vllm-0.33.0.tar.gz"], found[filename]])
+
+
+def test_b12x_itself_accepts_the_chip_when_it_is_asked_for() -> None:
+    source = beside("b12x-1.5.1-py3-none-any.whl")
+    assert source.answers_import("b12x") == "b12x"
+    checkpoint = Checkpoint.read(CHECKPOINTS / "moe-nvfp4-w4a4.json")
+    scheme = checkpoint.scheme(Role.EXPERTS)
+    assert scheme is not None
+    assert decided(select_experts(source, facts(moe="b12x"), scheme, checkpoint)) == "B12X"
+
+
+def test_flashinfer_answers_import_b12x_with_its_own_copy() -> None:
+    source = beside("flashinfer_python-0.7.2.post1-py3-none-any.whl")
+    assert source.answers_import("b12x") == "flashinfer-python"
+    assert "b12x.moe.fused_moe.api" in source.files
+    checkpoint = Checkpoint.read(CHECKPOINTS / "moe-nvfp4-w4a4.json")
+    scheme = checkpoint.scheme(Role.EXPERTS)
+    assert scheme is not None
+    automatic = select_experts(source, facts(), scheme, checkpoint)
+    assert decided(automatic) == "FLASHINFER_CUTLASS"
+    assert not automatic.choices[0].assumed

@@ -112,7 +112,7 @@ def test_sense_without_knowledge_is_a_warning() -> None:
 
 @pytest.mark.parametrize("failure", ["500", "drop", "garbage", "cut"])
 def test_failures_under_load_are_found_and_counted(failure: str) -> None:
-    # The first 40 requests (warm-up, texts, records, speed) are answered; the soak meets the failures.
+    # Warm-up, texts, records and speed take 29 requests, so only the soak meets the failures.
     with FaultServer(Behaviour(fail_every=41, failure=failure)) as server:
         result = validate([Rung("auto", server.url)], replace(BOUNDS, requests=60), quiet())
     found = checks(result)
