@@ -43,7 +43,7 @@ def plan_for(*extensions: str) -> Plan:
     loaded = pins.load(ROOT / "pins")
     version = loaded.vllm().version
     patches = planned_patches(ROOT / "patches", "vllm", version)
-    return plan_vllm(Request(line="cu130", extensions=extensions), loaded, host, patches)
+    return plan_vllm(Request(line="cu130", extensions=extensions, finish=False), loaded, host, patches)
 
 
 def build_in(folder: Path, plan: Plan, files: Path) -> Build:
