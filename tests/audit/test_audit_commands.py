@@ -15,6 +15,7 @@ from fake_vllm import FILES
 from test_bootlog import GOOD
 
 from sm121.audit.commands import add_audit_commands
+from sm121.audit.source import is_sdist
 from sm121.errors import ArtifactError, UsageError
 
 FOLDER = Path(__file__).parent / "checkpoints"
@@ -43,6 +44,17 @@ def sdist(tmp_path: Path) -> str:
             member.size = len(text.encode())
             archive.addfile(member, io.BytesIO(text.encode()))
     return str(path)
+
+
+def test_an_image_archive_is_no_source_distribution(tmp_path: Path, sdist: str) -> None:
+    assert is_sdist(sdist)
+    for first in ("blobs/sha256/x", "manifest.json", f"{'0a' * 32}/layer.tar", "oci-layout"):
+        path = tmp_path / "image.tar.gz"
+        with tarfile.open(path, "w:gz") as archive:
+            archive.addfile(tarfile.TarInfo(first))
+        assert not is_sdist(path)
+    (tmp_path / "image.tar.gz").write_bytes(b"no tar at all")
+    assert not is_sdist(tmp_path / "image.tar.gz")
 
 
 def checkpoint(name: str) -> str:

@@ -9,15 +9,16 @@ from enum import StrEnum
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from importlib.resources import files
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sm121.artifact import open_artifact
+from sm121.audit.source import is_sdist
 from sm121.inspector.inspection import Options, inspect_artifact
 from sm121.target import LoadsAs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from sm121.audit.source import SourceTree
     from sm121.progress import Progress
@@ -79,11 +80,7 @@ def read_supplies(
     modules: set[str] = set()
     looked = False
     for reference in references:
-        if (
-            str(reference).endswith((".tar.gz", ".tgz"))
-            and Path(reference).is_file()
-            and not _image(Path(reference))
-        ):
+        if is_sdist(reference):
             continue
         with open_artifact(reference) as artifact:
             report = inspect_artifact(artifact, Options(capability=capability, progress=progress))
@@ -99,10 +96,6 @@ def read_supplies(
     packages = {name: tree.answers_import(name) or name for name in tree.packages}
     nvcc = "nvcc" in tree.programs if tree.complete else ("nvcc" in tree.programs or None)
     return Supplies(families if looked else None, frozenset(modules), nvcc, packages, tree.complete)
-
-
-def _image(path: Path) -> bool:
-    return not path.name.startswith(("vllm-", "flashinfer"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ _LARGEST_TOTAL = 1 << 30
 _WANTED = re.compile(r"(?:^|/)(?:vllm|flashinfer|b12x|humming|quack|deep_gemm|triton_kernels)/(?:.*\.pyi?$)")
 _METADATA = re.compile(r"(?:^|/)([A-Za-z0-9_.]+)-[^-/]+\.dist-info/METADATA$|(?:^|/)PKG-INFO$")
 _ROOTS = re.compile(r"^(?:|.*/(?:site|dist)-packages/|vllm-[^/]+/|flashinfer_python-[^/]+/|src/|lib/)$")
+_SDIST_FOLDER = re.compile(r"[A-Za-z0-9][\w.]*-\d[\w.+!]*(?:/|$)")
 # Distributions that give a module of another name.
 _MODULES = {
     "flashinfer-python": "flashinfer", "humming-kernels": "humming", "quack-kernels": "quack",
@@ -139,7 +140,7 @@ def _parsed(data: bytes | None) -> ast.Module | None:
 
 def _read(reference: str | Path) -> SourceTree:
     path = Path(reference)
-    if path.is_file() and path.name.endswith((".tar.gz", ".tgz")) and _looks_like_sdist(path):
+    if is_sdist(path):
         return _tree(str(reference), _sdist_files(path), complete=False)
     with open_artifact(reference) as artifact:
         kind = str(artifact.kind)
@@ -164,11 +165,15 @@ def _read(reference: str | Path) -> SourceTree:
     return tree
 
 
-def _looks_like_sdist(path: Path) -> bool:
+def is_sdist(reference: str | Path) -> bool:
+    """Whether it is a source distribution: a tar whose one folder is called NAME-VERSION."""
+    path = Path(reference)
+    if not path.name.endswith((".tar.gz", ".tgz")) or not path.is_file():
+        return False
     try:
         with tarfile.open(path) as archive:
             first = archive.next()
-            return first is not None and "/" in f"{first.name}/" and not first.name.endswith("manifest.json")
+            return first is not None and bool(_SDIST_FOLDER.match(first.name))
     except (tarfile.TarError, OSError, EOFError, zlib.error):
         return False
 
