@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 from sm121.artifact.folder import FileContent
 from sm121.artifact.inflate import decompressed
-from sm121.artifact.member import CHUNK, LIMITS, Mapped, RawReader, buffered, printable
+from sm121.artifact.member import CHUNK, LIMITS, Mapped, RawReader, buffered, give_back, printable
 from sm121.artifact.shadow import cleaned
 from sm121.artifact.tarstream import BLOCK, TarEntry, TarKind, tar_entries
 from sm121.errors import ArtifactError, StorageError
@@ -205,11 +205,12 @@ class MappedStream(RawReader):
 
     def __init__(self, mapped: Mapped) -> None:
         self._memory = mapped.memory
-        self._position = mapped.offset
+        self._position = self._released = mapped.offset
         self._end = mapped.offset + mapped.size
 
     def readinto(self, target: memoryview) -> int:  # type: ignore[override]
         count = min(len(target), self._end - self._position, CHUNK)
         memoryview(target)[:count] = self._memory[self._position : self._position + count]
         self._position += count
+        self._released = give_back(self._memory, self._released, self._position)
         return count

@@ -178,6 +178,18 @@ def buffered(raw: io.RawIOBase) -> BinaryIO:
     return io.BufferedReader(raw, CHUNK)
 
 
+def give_back(memory: mmap.mmap, start: int, position: int) -> int:
+    """Give back the pages of a mapped file between `start` and `position`, once they make a piece.
+
+    What lies behind a reader would count as its own memory. Returns where the pages that are kept begin.
+    """
+    if position - start < CHUNK or not hasattr(mmap, "MADV_DONTNEED"):
+        return start
+    first, end = (offset // mmap.PAGESIZE * mmap.PAGESIZE for offset in (start, position))
+    memory.madvise(mmap.MADV_DONTNEED, first, end - first)
+    return end
+
+
 def printable(text: str) -> str:
     """Text of unknown origin, safe to print on a terminal: control characters are escaped."""
     if text.isprintable():

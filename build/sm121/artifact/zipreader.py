@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, BinaryIO, Self
 
-from sm121.artifact.member import CHUNK, LIMITS, MOST_PROBLEMS, Mapped, RawReader, buffered, printable
+from sm121.artifact.member import CHUNK, LIMITS, MOST_PROBLEMS, Mapped, RawReader, buffered, give_back, printable
 from sm121.errors import ArtifactError
 from sm121.findings import Finding, Verdict
 
@@ -213,12 +213,8 @@ class _Inflater(RawReader):
         return b""
 
     def _advance(self, count: int) -> None:
-        """Go on, and give back the pages that lie behind: a wheel in a reader's memory would count as its own."""
         self._position += count
-        if self._position - self._released >= CHUNK and hasattr(mmap, "MADV_DONTNEED"):
-            first, end = (offset // mmap.PAGESIZE * mmap.PAGESIZE for offset in (self._released, self._position))
-            self._file.madvise(mmap.MADV_DONTNEED, first, end - first)
-            self._released = end
+        self._released = give_back(self._file, self._released, self._position)
 
     def _check(self) -> None:
         if self._done != self._entry.size or not (self._stored or self._decoder.eof):
