@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import io
-import zlib
 from typing import BinaryIO
 
 import zstandard
+from zlib_ng import zlib_ng
 
 from sm121.artifact.member import CHUNK, RawReader
 from sm121.errors import ArtifactError
@@ -55,7 +55,7 @@ class _Gunzip(RawReader):
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
-        self._decoder = zlib.decompressobj(16 + zlib.MAX_WBITS)
+        self._decoder = zlib_ng.decompressobj(16 + zlib_ng.MAX_WBITS)
         self._held = b""
 
     def readinto(self, target: memoryview) -> int:  # type: ignore[override]
@@ -79,12 +79,12 @@ class _Gunzip(RawReader):
         """Members may follow each other, with zeros between and behind them."""
         self._held = self._held.lstrip(b"\0")
         if self._held:
-            self._decoder = zlib.decompressobj(16 + zlib.MAX_WBITS)
+            self._decoder = zlib_ng.decompressobj(16 + zlib_ng.MAX_WBITS)
 
     def _step(self, most: int) -> bytes:
         try:
             piece = self._decoder.decompress(self._held, most)
-        except zlib.error as error:
+        except zlib_ng.error as error:  # type: ignore[misc]  # the stub calls it an instance
             raise ArtifactError(f"its gzip data is damaged ({error})") from error
         self._held = self._decoder.unused_data if self._decoder.eof else self._decoder.unconsumed_tail
         return piece

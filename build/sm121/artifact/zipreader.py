@@ -1,7 +1,8 @@
 """Reads zip files that nobody vouches for.
 
 The standard library reads the central directory. The members are inflated here: straight from the mapped file in
-large pieces, never beyond the size they declare, their checksum verified at the end.
+large pieces, never beyond the size they declare, their checksum verified at the end. zlib-ng does it in half of
+zlib's time, and inflating is most of the work of reading a wheel.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from collections import Counter
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, BinaryIO, Self
+
+from zlib_ng import zlib_ng
 
 from sm121.artifact.member import CHUNK, LIMITS, MOST_PROBLEMS, Mapped, RawReader, buffered, give_back, printable
 from sm121.errors import ArtifactError
@@ -143,7 +146,7 @@ class ZipArchive:
         if entry.damage or entry.method != _STORED:
             return None
         with memoryview(self._file) as whole, whole[entry.start : entry.end] as view:
-            if zlib.crc32(view) != entry.crc:
+            if zlib_ng.crc32(view) != entry.crc:
                 raise _damaged(entry, self.path.name, "its checksum is wrong")
         return Mapped(self._file, entry.start, entry.size)
 
@@ -173,7 +176,7 @@ class _Inflater(RawReader):
         self._done = 0
         self._crc = 0
         self._stored = entry.method == _STORED
-        self._decoder = zlib.decompressobj(-zlib.MAX_WBITS)
+        self._decoder = zlib_ng.decompressobj(-zlib_ng.MAX_WBITS)
         self._tail = b""
 
     def readinto(self, target: memoryview) -> int:  # type: ignore[override]
@@ -181,7 +184,7 @@ class _Inflater(RawReader):
         if piece:
             target[: len(piece)] = piece
             self._done += len(piece)
-            self._crc = zlib.crc32(piece, self._crc)
+            self._crc = zlib_ng.crc32(piece, self._crc)
             if self._done > self._entry.size:
                 raise _damaged(
                     self._entry, self._archive, f"it is longer than the {self._entry.size} bytes declared"
@@ -208,7 +211,7 @@ class _Inflater(RawReader):
                     return piece
                 if not tail:
                     break
-        except zlib.error as error:
+        except zlib_ng.error as error:  # type: ignore[misc]  # the stub calls it an instance
             raise _damaged(self._entry, self._archive, str(error)) from error
         return b""
 
