@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import nox
 
 nox.options.default_venv_backend = "uv|virtualenv"
@@ -9,6 +11,7 @@ nox.options.reuse_existing_virtualenvs = True
 nox.options.sessions = ["lint", "tests"]
 
 PACKAGE = {"PYTHONPATH": "build"}
+PACKAGE_PATH = {"MYPYPATH": "build"}
 
 
 def install(session: nox.Session, lock: str) -> None:
@@ -71,8 +74,13 @@ def lint(session: nox.Session) -> None:
     install(session, "lint")
     session.run("ruff", "format", "--check", ".")
     session.run("ruff", "check", ".")
-    session.run("mypy", env={"MYPYPATH": "build"})
-    session.run("mypy", "noxfile.py", "tests", env={"MYPYPATH": "build"})
+    session.run("mypy", env=PACKAGE_PATH)
+    helpers = {"MYPYPATH": "build:tests:tests/artifact:tests/device"}
+    session.run("mypy", "noxfile.py", "benchmarks", *map(str, sorted(Path("tests").glob("*.py"))), env=helpers)
+    for folder in sorted(path for path in Path("tests").iterdir() if any(path.glob("*.py"))):
+        # Test folders are no packages; each has helpers of its own beside its tests.
+        files = map(str, sorted(folder.glob("*.py")))
+        session.run("mypy", *files, env={"MYPYPATH": f"build:{folder}:tests:tests/hardware"})
 
 
 @nox.session

@@ -13,6 +13,8 @@ from sm121.resources import GIB, Machine
 
 if TYPE_CHECKING:
     from pathlib import Path
+import os
+import sysconfig
 
 QUIET = Progress(Console(quiet=True), quiet=True)
 
@@ -26,7 +28,7 @@ def host(compiler: str = "aarch64-linux-gnu-g++ 12.2.0", cpu: str = "x86_64") ->
 def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A machine with nothing on it."""
     monkeypatch.setattr(process, "find", lambda *_a, **_k: None)
-    monkeypatch.setattr(preflight.sysconfig, "get_path", lambda _name: str(tmp_path))
+    monkeypatch.setattr(sysconfig, "get_path", lambda _name: str(tmp_path))
 
 
 @pytest.mark.usefixtures("bare")
@@ -54,7 +56,7 @@ def test_a_native_build_asks_for_no_cross_compiler() -> None:
 def test_nothing_missing_changes_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "Python.h").write_text("")
     monkeypatch.setattr(process, "find", lambda name, **_k: f"/usr/bin/{name}")
-    monkeypatch.setattr(preflight.sysconfig, "get_path", lambda _name: str(tmp_path))
+    monkeypatch.setattr(sysconfig, "get_path", lambda _name: str(tmp_path))
     known = host()
     assert preflight.ensure_packages(known, "aarch64", QUIET, install=True) is known
 
@@ -69,7 +71,7 @@ def test_installing_is_refused_where_it_is_not_understood(monkeypatch: pytest.Mo
 @pytest.mark.usefixtures("bare")
 def test_installing_without_the_right_to_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preflight, "_os_release", lambda: "ID=debian\n")
-    monkeypatch.setattr(preflight.os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(PreflightError, match="root"):
         preflight.ensure_packages(host(compiler=""), "aarch64", QUIET, install=True)
 
