@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sm121.artifact.blobfiles import is_tar
-from sm121.artifact.engine import find_in_engine, open_engine
 from sm121.artifact.folder import FileArtifact, FolderArtifact
 from sm121.artifact.imagedocs import LINUX_ARM64
 from sm121.artifact.layout import is_layout, open_layout
@@ -64,6 +63,8 @@ def _named(text: str, platform: Platform, limits: Limits) -> Artifact:
         raise ArtifactError([f"{printable(text)} does not exist.", *error.problems], do=error.do) from error
     if reference.digest is None and not text.startswith(f"{reference.registry}/"):
         # As with `docker run`, a name without a registry is first of all one of this machine.
+        from sm121.artifact.engine import find_in_engine  # noqa: PLC0415 -- as below
+
         held = find_in_engine(text, platform, limits=limits)
         if held is not None:
             return held
@@ -75,6 +76,9 @@ def _from_registry(text: str, platform: Platform, limits: Limits) -> Image:
 
 
 def _from_engine(text: str, platform: Platform, limits: Limits) -> Image:
+    # The engine's client takes longer to load than many an artifact takes to read.
+    from sm121.artifact.engine import open_engine  # noqa: PLC0415
+
     return open_engine(text, platform, limits=limits)
 
 

@@ -14,7 +14,6 @@ from sm121.target import LoadsAs, loads_as
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from sm121.device import Code
     from sm121.inspector.facts import ImageFacts, LibraryFacts, UnitFacts, UnitKernel
     from sm121.inspector.rules import Bodies, Drivers, Policy
     from sm121.target import Capability
@@ -79,7 +78,8 @@ class KernelCoverage:
     body: Body
     size: int
     registers: int | None = None
-    code: Code | None = None
+    fp4: int | None = None
+    traps: int | None = None
 
     @property
     def serves(self) -> bool:
@@ -179,7 +179,7 @@ def cover(
         tuple(
             KernelCoverage(
                 name, library.path, fixed or prefix + policy.families.of_name(name), loads, body, size,
-                kernel.registers, kernel.code,
+                kernel.registers, kernel.fp4, kernel.traps,
             )
             for name, (kernel, loads, body, size) in sorted(best.items())
         ),

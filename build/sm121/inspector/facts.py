@@ -6,11 +6,11 @@ A *unit* is one container: what nvcc made of one translation unit. Sizes and off
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from sm121.artifact import Distribution
-    from sm121.device import Code, HostLibrary, Toolkit
+    from sm121.device import HostLibrary, Toolkit
     from sm121.findings import Finding
     from sm121.target import Kind
     from sm121.values import ArchSpec
@@ -45,18 +45,19 @@ class ImageFacts:
         return f"{prefix}_{self.arch.number}{self.arch.suffix}"
 
 
-@dataclass(frozen=True, slots=True)
-class UnitKernel:
-    """A kernel of a unit.
+class UnitKernel(NamedTuple):
+    """A kernel of a unit: a tuple, because thousands of them travel between processes.
 
-    `sizes` has one number per image: machine code in bytes, 0 for PTX, ABSENT if it is not there. `registers`,
-    `code` and `inert` (it writes nothing) are those of the image that loads.
+    `sizes` has one number per image: machine code in bytes, 0 for PTX, ABSENT if it is not there. The rest is of the
+    image that loads: registers of a thread, FP4 tensor instructions, traps, and whether it writes nothing; None if
+    that is not known.
     """
 
     name: str
     sizes: tuple[int, ...]
     registers: int | None = None
-    code: Code | None = None
+    fp4: int | None = None
+    traps: int | None = None
     inert: bool | None = None
 
 

@@ -26,7 +26,7 @@ from sm121.inspector.judge.symbols import Needs, judge_runtime, judge_symbols
 from sm121.inspector.judge.tags import judge_one_version, judge_tags
 from sm121.inspector.judge.wheel import judge_name, judge_platform, judge_size
 from sm121.inspector.policy import policy
-from sm121.inspector.reading import Depth
+from sm121.inspector.reading import Depth, may_hold_code
 from sm121.inspector.report import build_report
 from sm121.target import GB10
 from sm121.values import CudaVersion
@@ -180,7 +180,8 @@ def _expected(view: _View) -> Iterator[Finding]:
     for item in view.here if view.judged else ():
         if item.expectation is None:
             continue
-        yield from judge_presence(item.expectation, item.paths)
+        code = [path for path in item.paths if may_hold_code(path, executable=False)]
+        yield from judge_presence(item.expectation, code)
         if view.options.kernels and item.expectation.families:
             own = set(item.paths)
             mine = families([library for library in view.libraries if library.facts.path in own])

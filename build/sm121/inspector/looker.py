@@ -103,12 +103,15 @@ def _merge(reads: Sequence[_Read]) -> tuple[UnitKernel, ...]:
     details = {name: kernel for read in reads for name, kernel in read.details.items()}
     names = dict.fromkeys(name for read in reads for name in read.kernels or ())
     return tuple(
-        UnitKernel(
-            name,
-            tuple((read.kernels or {}).get(name, ABSENT) for read in reads),
-            details[name].registers if name in details else None,
-            details[name].code if name in details else None,
-            details[name].inert if name in details else None,
-        )
+        _kernel(name, tuple((read.kernels or {}).get(name, ABSENT) for read in reads), details.get(name))
         for name in names
+    )
+
+
+def _kernel(name: str, sizes: tuple[int, ...], detail: Kernel | None) -> UnitKernel:
+    if detail is None:
+        return UnitKernel(name, sizes)
+    code = detail.code
+    return UnitKernel(
+        name, sizes, detail.registers, code.fp4 if code else None, code.traps if code else None, detail.inert
     )

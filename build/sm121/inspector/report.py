@@ -342,10 +342,9 @@ def _highest(group: str, versions: Iterable[str]) -> str:
 
 
 def _kernel(kernel: KernelCoverage, library: int) -> Kernel:
-    code = kernel.code
     return Kernel(
         printable(kernel.name), library, kernel.family, kernel.state, str(kernel.body), kernel.size, kernel.registers,
-        code.fp4 if code else None, code.traps if code else None,
+        kernel.fp4, kernel.traps,
     )  # fmt: skip
 
 

@@ -44,7 +44,9 @@ def judge_symbols(needs: Needs, siblings: Collection[str], libraries: Libraries)
 
     A plain C name that no rule knows may be anybody's: it is a warning, a C++ name is a failure.
     """
-    missing, unasked, strange = [], [], []
+    missing: list[str] = []
+    strange: list[str] = []
+    unasked: list[tuple[str, str]] = []
     for symbol in sorted(needs.undefined - needs.versioned):
         if symbol in siblings or libraries.provider(symbol, needs.needed):
             continue
