@@ -28,8 +28,9 @@ if TYPE_CHECKING:
     from sm121.progress import Progress
     from sm121.values import CudaVersion
 
-PER_JOB = 1 << 30
-"""Bytes that one ptxas takes at most: 22 MB of PTX, the largest unit of vLLM 0.33.0's FlashAttention 2."""
+MEMORY_PER_BYTE = 48
+"""Bytes of memory that ptxas takes for a byte of PTX (13.0.88: 38 for the 22 MB of FlashAttention 2's largest unit)."""
+LEAST_MEMORY = 256 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,7 @@ def make_all(
     done: dict[tuple[str, int], MachineCode] = {}
     problems: list[str] = []
     weight = 0
-    pool = ThreadPoolExecutor(jobs or _jobs())
+    pool = ThreadPoolExecutor(jobs or _jobs(ordered[0].source.image.size))
     try:
         running = {pool.submit(_make, task, assembler): task for task in ordered}
         with progress.counter("ptxas", sum(task.source.image.size for task in ordered), "B") as counter:

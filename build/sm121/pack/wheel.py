@@ -1,55 +1,42 @@
 """Assemble a wheel: our libraries, the other parts from the official wheel of the same version.
 
-The result depends on its inputs alone: members sorted, one time stamp, fixed permissions. Members that do not
-change are copied compressed, as upstream packed them; ours are deflated at a fixed level, so that their bytes
-follow the zlib of this machine, which is why `Assembled.zlib` names it.
+The result depends on its inputs alone: members sorted, one time stamp, fixed permissions. What we deflate follows the
+zlib of this machine, which is why `Assembled.zlib` names it.
 """
 
 from __future__ import annotations
 
-import hashlib
-import os
 import tempfile
 import zlib
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 from packaging.utils import canonicalize_name
 
 from sm121.errors import PackError
 from sm121.findings import Verdict
-from sm121.pack.archive import DEFLATED, ArchiveWriter, Entry
 from sm121.pack.checks import judge_grafts
 from sm121.pack.ledger import LEDGER_NAME, Library, MadeWith, Origin, ledger_text
-from sm121.pack.metadata import record_text, stamped_metadata, wheel_text
-from sm121.pack.official import PLAIN, Content, OfficialWheel
+from sm121.pack.metadata import stamped_metadata, wheel_text
+from sm121.pack.official import OfficialWheel
+from sm121.pack.packing import Member, copied, inflated_contents, packed_files, packed_text, write_members
 from sm121.pack.platform_tag import PlatformTag, elf_machine
-from sm121.pack.storage import completed_file, pieces
+from sm121.pack.storage import completed_file
 from sm121.pack.version_module import stamped_version_module
 from sm121.sources.disk import writing
 from sm121.values import Sha256
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping
+    from collections.abc import Collection, Mapping
 
+    from sm121.pack.official import Content
+    from sm121.pack.packing import Packed
     from sm121.pack.stamp import Stamp
 
-LEVEL = 6
-_WORKERS = 8
 _RECORDS = ("METADATA", "WHEEL", "RECORD", "RECORD.jws", "RECORD.p7s", LEDGER_NAME)
 """What is written anew, and signatures that would cover the old RECORD."""
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """One file of the assembled wheel, content digest and size in bytes."""
-
-    path: str
-    sha256: Sha256
-    size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,15 +55,6 @@ class Assembled:
     @property
     def filename(self) -> str:
         return self.path.name
-
-
-@dataclass(frozen=True, slots=True)
-class _Packed:
-    """A member ready to be written; `data` opens the bytes as they will lie in the archive."""
-
-    entry: Entry
-    sha256: Sha256
-    data: Callable[[], Iterator[bytes]]
 
 
 def assemble(
@@ -105,7 +83,7 @@ def assemble(
     Raises PackError with every fault of the request before anything is written.
     """
     with OfficialWheel.open(official) as wheel, writing(into):
-        contents = _contents(wheel)
+        contents = inflated_contents(wheel)
         _check(
             wheel, contents, replaced=replaced, left_out=left_out, added=added, patched=patched or {},
             stamp=stamp, platform_tag=platform_tag, finished=finished,
@@ -122,7 +100,7 @@ def assemble(
         gone = {*texts, *replaced, *left_out, *(f"{wheel.dist_info}/{name}" for name in _RECORDS)}
         into.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".packing-", dir=into) as scratch:
-            ours = _pack_all(replaced, wheel, Path(scratch))
+            ours = packed_files(replaced, wheel, Path(scratch))
             libraries = _libraries(contents, ours, left_out, finished)
             origin = (official.name, Sha256.of_file(official))
             texts[f"{stamp.dist_info}/{LEDGER_NAME}"] = ledger_text(
@@ -130,24 +108,17 @@ def assemble(
             )
             packed = [
                 *ours.values(),
-                *(_packed_text(name, data) for name, data in texts.items()),
-                *(_copied(name, wheel, stamp, contents[name].sha256) for name in contents if name not in gone),
+                *(packed_text(name, data) for name, data in texts.items()),
+                *(
+                    copied(name, wheel, stamp.dist_info, contents[name].sha256)
+                    for name in contents
+                    if name not in gone
+                ),
             ]
             path = into / f"{stamp.distribution}-{stamp.version}-{wheel.abi}-{platform_tag.tag}.whl"
             with completed_file(path) as file:
-                size, digest, members = _write(file, packed, stamp.dist_info, epoch)
+                size, digest, members = write_members(file, packed, stamp.dist_info, epoch)
     return Assembled(path, digest, size, stamp, platform_tag, members, libraries, zlib.ZLIB_RUNTIME_VERSION)
-
-
-def _contents(wheel: OfficialWheel) -> dict[str, Content]:
-    """Inflate and hash every member; the largest first, so that no worker ends long after the others."""
-    names = sorted(wheel.infos, key=lambda name: wheel.infos[name].file_size, reverse=True)
-    with ThreadPoolExecutor(_workers()) as pool:
-        return dict(zip(names, pool.map(wheel.content, names), strict=True))
-
-
-def _workers() -> int:
-    return min(_WORKERS, len(os.sched_getaffinity(0)))
 
 
 def _check(
@@ -217,7 +188,7 @@ def _machine_of(path: Path) -> str:
 
 def _libraries(
     contents: Mapping[str, Content],
-    ours: Mapping[str, _Packed],
+    ours: Mapping[str, Packed],
     left_out: Collection[str],
     finished: Collection[str],
 ) -> tuple[Library, ...]:
@@ -230,59 +201,3 @@ def _libraries(
             origin = Origin.LEFT_OUT if name in left_out else Origin.OFFICIAL
             found.append(Library(name, origin, contents[name].sha256, contents[name].size))
     return tuple(found)
-
-
-def _copied(name: str, wheel: OfficialWheel, stamp: Stamp, digest: Sha256) -> _Packed:
-    """A member whose compressed bytes are copied; the folders that carry the version are renamed."""
-    top, slash, rest = name.partition("/")
-    for suffix in (".dist-info", ".data"):
-        if top == wheel.dist_info.removesuffix(".dist-info") + suffix:
-            top = stamp.dist_info.removesuffix(".dist-info") + suffix
-    return _Packed(wheel.entry(name, top + slash + rest), digest, lambda: wheel.raw(name))
-
-
-def _packed_text(name: str, data: bytes) -> _Packed:
-    deflater = zlib.compressobj(LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
-    stored = deflater.compress(data) + deflater.flush()
-    entry = Entry(name, zlib.crc32(data), len(data), len(stored), DEFLATED, PLAIN)
-    return _Packed(entry, Sha256.of_bytes(data), lambda: iter([stored]))
-
-
-def _pack_all(replaced: Mapping[str, Path], wheel: OfficialWheel, scratch: Path) -> dict[str, _Packed]:
-    """Deflate our libraries side by side (zlib lets go of the interpreter's lock), into files in `scratch`."""
-    with ThreadPoolExecutor(_workers()) as pool:
-        running = {
-            name: pool.submit(_packed_file, name, path, wheel.mode(name), scratch / str(number))
-            for number, (name, path) in enumerate(replaced.items())
-        }
-        return {name: future.result() for name, future in running.items()}
-
-
-def _packed_file(name: str, path: Path, mode: int, into: Path) -> _Packed:
-    deflater = zlib.compressobj(LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
-    digest, crc, size, stored = hashlib.sha256(), 0, 0, 0
-    with into.open("wb") as packed:
-        for piece in pieces(path):
-            digest.update(piece)
-            crc = zlib.crc32(piece, crc)
-            size += len(piece)
-            stored += packed.write(deflater.compress(piece))
-        stored += packed.write(deflater.flush())
-    entry = Entry(name, crc, size, stored, DEFLATED, mode)
-    return _Packed(entry, Sha256(digest.hexdigest()), lambda: pieces(into))
-
-
-def _write(
-    file: IO[bytes], packed: list[_Packed], dist_info: str, epoch: int
-) -> tuple[int, Sha256, tuple[Member, ...]]:
-    """Write all members sorted, the dist-info last and RECORD at its end, as the wheel format asks."""
-    record = f"{dist_info}/RECORD"
-    rows = [(each.entry.name, each.sha256, each.entry.size) for each in packed]
-    last = _packed_text(record, record_text(rows, record))
-    packed = sorted(packed, key=lambda each: (each.entry.name.startswith(f"{dist_info}/"), each.entry.name))
-    writer = ArchiveWriter(file, epoch)
-    for each in [*packed, last]:
-        writer.add(each.entry, each.data())
-    size, digest = writer.finish()
-    members = (Member(each.entry.name, each.sha256, each.entry.size) for each in [*packed, last])
-    return size, digest, tuple(members)
