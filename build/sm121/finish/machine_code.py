@@ -89,9 +89,11 @@ def _collect(
         problems += [f"{task.library}, unit {task.unit}: {problem}" for problem in error.problems]
 
 
-def _jobs() -> int:
+def _jobs(largest: int) -> int:
+    """How many may run at a time when the largest PTX has this many bytes."""
     machine = read_machine()
-    return job_count(cpus=machine.cpus, memory=machine.memory_available or 0, reserve=PER_JOB, per_job=PER_JOB)
+    memory = max(LEAST_MEMORY, largest * MEMORY_PER_BYTE)
+    return job_count(cpus=machine.cpus, memory=machine.memory_available or 0, reserve=memory, per_job=memory)
 
 
 def _make(task: Task, assembler: Assembler) -> MachineCode:
