@@ -13,6 +13,7 @@ from sm121 import __version__
 from sm121.audit.commands import add_audit_commands
 from sm121.build_commands import add_build_commands
 from sm121.errors import Sm121Error
+from sm121.finish_commands import add_finish_commands
 from sm121.inspector.commands import add_inspect_commands
 from sm121.pins import commands as pins_commands
 from sm121.sources.patch_commands import add_patch_commands
@@ -29,6 +30,7 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--version", action="version", version=f"sm121 {__version__}")
     verbs = top.add_subparsers(metavar="VERB", required=True)
     add_build_commands(verbs)
+    add_finish_commands(verbs)
     add_inspect_commands(verbs)
     pins = verbs.add_parser(
         "pins", help="check, update, lock or explain the pins", description="Looks after the pins."
