@@ -4,6 +4,7 @@ from sm121.device.cubin import Cubin, Kernel, Toolkit, read_cubin
 from sm121.device.elf import ElfFile, Section, Segment
 from sm121.device.fatbin import Container, DeviceCode, DeviceImage, UnknownEntry
 from sm121.device.host import HostLibrary, read_host
+from sm121.device.mark import Mark, read_mark
 from sm121.device.payload import payload
 from sm121.device.ptx import ptx_kernels
 from sm121.device.reader import read_device_code
@@ -23,6 +24,7 @@ __all__ = [
     "ElfFile",
     "HostLibrary",
     "Kernel",
+    "Mark",
     "Section",
     "Segment",
     "Streamed",
@@ -33,5 +35,6 @@ __all__ = [
     "read_cubin",
     "read_device_code",
     "read_host",
+    "read_mark",
     "stream",
 ]
