@@ -94,7 +94,7 @@ def test_instructions_as_nvdisasm_counts_them() -> None:
     code = {kernel.name: kernel.code for kernel in read_cubin(fixture("fp4_121a.cubin")).kernels}
     assert code == {
         "_Z5nvfp4PfPKj": Code(instructions=32, mma=1, fp4=1, traps=0, writes=4, calls=0),
-        "_Z5mxfp8PfPKj": Code(instructions=32, mma=1, fp4=0, traps=0, writes=4, calls=0),
+        "_Z5mxfp8PfPKj": Code(instructions=32, mma=1, fp4=0, traps=0, writes=4, calls=0, fp8=1),
     }
 
 
@@ -135,7 +135,7 @@ def test_a_kernel_that_calls_what_stands_elsewhere_may_write_there() -> None:
 @pytest.mark.parametrize(
     ("opcode", "group"),
     [
-        (0x47F, "fp4"), (0x47F, "mma"), (0x27A, "mma"), (0x23C, "mma"), (0x95C, "traps"), (0x944, "calls"),
+        (0x47F, "fp4"), (0x47F, "mma"), (0x27A, "mma"), (0x27A, "fp8"), (0x47A, "fp8"), (0x23C, "mma"), (0x95C, "traps"), (0x944, "calls"),
         (0x343, "calls"), (0x986, "writes"), (0x97F, "writes"), (0x385, "writes"), (0x9A6, "writes"), (0x3B5, "writes"),
     ],
 )  # fmt: skip

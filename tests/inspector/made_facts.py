@@ -61,7 +61,7 @@ def unit(
     for name, sizes in named.items():
         body = (code or {}).get(name, CODE)
         row = tuple(ABSENT if size is None else size for size in sizes)
-        rows.append(UnitKernel(name, row, 32, body.fp4, body.traps, inert=not body.writes))
+        rows.append(UnitKernel(name, row, 32, body.fp4, body.fp8, body.traps, inert=not body.writes))
     return UnitFacts(".nv_fatbin", index, images, tuple(rows))
 
 

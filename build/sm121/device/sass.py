@@ -25,8 +25,8 @@ class Code:
     """How often telling instructions occur in a kernel's machine code.
 
     `instructions` are all of them, with the padding; `mma` are multiplications on tensor cores, `fp4` those of FP4
-    alone; `traps` stop the grid; `writes` store to global memory, to another block's shared memory or to a surface;
-    `calls` are calls.
+    alone, `fp8` those of FP8, of FP6, and of FP4 mixed with them; `traps` stop the grid; `writes` store to global
+    memory, to another block's shared memory or to a surface; `calls` are calls.
     """
 
     instructions: int
@@ -35,6 +35,7 @@ class Code:
     traps: int
     writes: int
     calls: int
+    fp8: int = 0
 
 
 @dataclass(frozen=True, slots=True)

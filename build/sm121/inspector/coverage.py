@@ -79,6 +79,7 @@ class KernelCoverage:
     size: int
     registers: int | None = None
     fp4: int | None = None
+    fp8: int | None = None
     traps: int | None = None
 
     @property
@@ -179,7 +180,7 @@ def cover(
         tuple(
             KernelCoverage(
                 name, library.path, fixed or prefix + policy.families.of_name(name), loads, body, size,
-                kernel.registers, kernel.fp4, kernel.traps,
+                kernel.registers, kernel.fp4, kernel.fp8, kernel.traps,
             )
             for name, (kernel, loads, body, size) in sorted(best.items())
         ),

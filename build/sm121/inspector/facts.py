@@ -49,14 +49,15 @@ class UnitKernel(NamedTuple):
     """A kernel of a unit: a tuple, because thousands of them travel between processes.
 
     `sizes` has one number per image: machine code in bytes, 0 for PTX, ABSENT if it is not there. The rest is of the
-    image that loads: registers of a thread, FP4 tensor instructions, traps, and whether it writes nothing; None if
-    that is not known.
+    image that loads: registers of a thread, FP4 and FP8 tensor instructions, traps, and whether it writes nothing;
+    None if that is not known.
     """
 
     name: str
     sizes: tuple[int, ...]
     registers: int | None = None
     fp4: int | None = None
+    fp8: int | None = None
     traps: int | None = None
     inert: bool | None = None
 

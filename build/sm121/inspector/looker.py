@@ -112,6 +112,6 @@ def _kernel(name: str, sizes: tuple[int, ...], detail: Kernel | None) -> UnitKer
     if detail is None:
         return UnitKernel(name, sizes)
     code = detail.code
-    return UnitKernel(
-        name, sizes, detail.registers, code.fp4 if code else None, code.traps if code else None, detail.inert
-    )
+    if code is None:
+        return UnitKernel(name, sizes, detail.registers, inert=detail.inert)
+    return UnitKernel(name, sizes, detail.registers, code.fp4, code.fp8, code.traps, detail.inert)

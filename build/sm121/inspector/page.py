@@ -61,7 +61,7 @@ def _data(report: Report) -> str:
     kernels = [
         [
             kernel.name, kernel.library, number[kernel.family], STATES.index(kernel.state), kernel.body, kernel.size,
-            kernel.registers, kernel.fp4,
+            kernel.registers, kernel.fp4, kernel.fp8,
         ]
         for kernel in report.kernels
     ]  # fmt: skip
@@ -226,7 +226,8 @@ def _kernels(report: Report) -> Iterator[str]:
         yield f'<select id="{name}" aria-label="{name}"><option value="">all {what}</option></select>'
     yield '<span class="soft" id="count"></span></div>\n<noscript>The search needs JavaScript.</noscript>\n'
     yield '<table id="kernels"><thead><tr><th>kernel</th><th>family</th><th>state</th><th class="n">bytes</th>'
-    yield '<th class="n">registers</th><th class="n">FP4 instructions</th></tr></thead><tbody id="rows"></tbody></table>\n'
+    yield '<th class="n">registers</th><th class="n">FP4</th><th class="n">FP8</th></tr></thead>'
+    yield '<tbody id="rows"></tbody></table>\n'
 
 
 def _foot(report: Report) -> Iterator[str]:

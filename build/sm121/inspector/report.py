@@ -126,7 +126,7 @@ class Family:
 class Kernel:
     """A kernel. `library` is the index of its library in the report; `body` is real, small, stub or foreign.
 
-    `fp4` counts FP4 tensor instructions, `traps` traps; both None where the chip's encoding is not known.
+    `fp4` and `fp8` count tensor instructions, `traps` traps; None where the chip's encoding is not known.
     """
 
     name: str
@@ -137,6 +137,7 @@ class Kernel:
     size: int
     registers: int | None
     fp4: int | None
+    fp8: int | None
     traps: int | None
 
 
@@ -344,7 +345,7 @@ def _highest(group: str, versions: Iterable[str]) -> str:
 def _kernel(kernel: KernelCoverage, library: int) -> Kernel:
     return Kernel(
         printable(kernel.name), library, kernel.family, kernel.state, str(kernel.body), kernel.size, kernel.registers,
-        kernel.fp4, kernel.traps,
+        kernel.fp4, kernel.fp8, kernel.traps,
     )  # fmt: skip
 
 

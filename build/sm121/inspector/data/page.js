@@ -17,7 +17,7 @@
     show();
   }
 
-  // Kernels: rows of [name, library, family, state, body, bytes, registers, fp4].
+  // Kernels: rows of [name, library, family, state, body, bytes, registers, FP4 and FP8 instructions].
   const search = byId("search"), state = byId("state"), family = byId("family"), library = byId("library");
   const rows = byId("rows"), count = byId("count");
   if (!search) return;
@@ -56,6 +56,7 @@
       cell(row, kernel[5] ? kernel[5].toLocaleString("en") : "", "n");
       cell(row, kernel[6] ?? "", "n");
       cell(row, kernel[7] || "", "n");
+      cell(row, kernel[8] || "", "n");
       return row;
     }));
     count.textContent = total > found.length ? `${total} kernels, the first ${found.length} shown` : `${total} kernels`;
