@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 _MOST_UNITS = 600
 """Units of a library that are drawn one by one."""
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
+_WORDS = {"no": "other"}
 _MEANING = {
     "native": "made for this chip", "family": "made for its family", "same-major": "generic, same major",
     "jit": "PTX, compiled by the driver", "foreign": "another chip's code in it", "stub": "empty body",
@@ -138,7 +139,7 @@ def _counts(counts: Mapping[str, int]) -> str:
 
 def _ordered(units: Mapping[str, int]) -> str:
     """How many units load how, best first."""
-    return ", ".join(f"{units[state]} {state}" for state in STATES if units.get(state))
+    return ", ".join(f"{units[state]} {_WORDS.get(state, state)}" for state in STATES if units.get(state))
 
 
 def _bar(counts: Mapping[str, int], whole: int) -> str:
@@ -205,7 +206,7 @@ def _findings(report: Report) -> Iterator[str]:
     for finding in report.findings:
         yield f'<tr data-of="{finding.verdict}"><td><span class="v {finding.verdict}">{finding.verdict}</span></td>'
         yield f'<td class="mono">{escape(finding.check)}</td><td class="name"><b>{escape(finding.subject)}</b>: '
-        yield escape(finding.got)
+        yield f"{escape(finding.got)}."
         if finding.wanted:
             yield f' <span class="soft">Wanted: {escape(finding.wanted)}.</span>'
         if finding.advice:
