@@ -191,9 +191,7 @@ def _toolkit(elf: ElfFile) -> Toolkit | None:
     return None
 
 
-def _kernels(
-    elf: ElfFile, arch: ArchSpec, damage: Remarks, *, bodies: bool
-) -> tuple[tuple[Kernel, ...], int]:
+def _kernels(elf: ElfFile, arch: ArchSpec, damage: Remarks, *, bodies: bool) -> tuple[tuple[Kernel, ...], int]:
     entries, functions = _functions(elf, damage)
     if not bodies:
         return tuple(Kernel(entry.name, entry.size) for entry in entries), sum(functions.values())
