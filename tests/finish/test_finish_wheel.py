@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import zipfile
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from finish_files import FIXTURES, fixture
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "pack"))
-from made_wheels import FILENAME, MAIN, MOE, NEW_INFO, PLAIN_SO, RUST, members, write_wheel
-
+from pack.made_wheels import FILENAME, MAIN, MOE, NEW_INFO, PLAIN_SO, RUST, members, write_wheel
 from sm121 import cli
 from sm121.device import read_device_code
 from sm121.device.mark import read_mark
@@ -26,6 +22,7 @@ from sm121.values import Sha256
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from finish_files import RecordedPtxas
 
