@@ -155,6 +155,17 @@ def test_an_environment_is_judged_by_its_packages(tmp_path: Path) -> None:
     assert loads["_lib.so"] is Verdict.WARN
 
 
+def test_wheels_are_staged_in_folders_not_in_packages(tmp_path: Path) -> None:
+    inside = tmp_path / "lib" / "python3.12" / "site-packages" / "virtualenv" / "embed"
+    for folder, versions in ((inside, ("1", "2")), (tmp_path / "a", ("1",)), (tmp_path / "b", ("2",))):
+        folder.mkdir(parents=True)
+        for version in versions:
+            (folder / f"pip-{version}-py3-none-any.whl").write_bytes(b"")
+    assert verdict(inspect(tmp_path), "set.version") is Verdict.PASS
+    (tmp_path / "a" / "pip-3-py3-none-any.whl").write_bytes(b"")
+    assert verdict(inspect(tmp_path), "set.version") is Verdict.FAIL
+
+
 def test_bare_cubins_are_one_row(tmp_path: Path) -> None:
     folder = tmp_path / "flashinfer_cubin" / "cubins"
     folder.mkdir(parents=True)

@@ -255,3 +255,12 @@ def test_junit_counts_failures_and_open_questions() -> None:
     assert int(suite.attrib["tests"]) == len(report.findings) == len(suite.findall("testcase"))
     assert int(suite.attrib["failures"]) == len(suite.findall("testcase/failure")) > 0
     assert int(suite.attrib["errors"]) == len(suite.findall("testcase/error"))
+
+
+def test_host_code_does_not_fill_the_screen() -> None:
+    many = [library(f"pkg/lib{number}.so") for number in range(60)]
+    text = shown(made(library("pkg/_C.so", [unit(["sm_121a"])]), *many))
+    assert "_C " in text
+    assert "… and 60 with host code" in text
+    assert "lib59" not in text
+    assert "lib59" in shown(made(*many), 1)

@@ -32,7 +32,7 @@ from sm121.target import GB10
 from sm121.values import CudaVersion
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from sm121.artifact import Artifact, Distribution
     from sm121.inspector.coverage import FamilyCoverage, LibraryCoverage
@@ -254,7 +254,18 @@ def _identity(view: _View) -> Iterator[Finding]:
     if not view.alone:
         yield from judge_ownership([item.facts for item in view.here])
         yield from judge_one_version([f"{item.facts.name}=={item.facts.version}" for item in view.here])
-        yield from judge_one_version([path.rpartition("/")[2] for path in facts.paths if path.endswith(".whl")])
+        for wheels in _staged(facts.paths).values():
+            yield from judge_one_version(wheels)
+
+
+def _staged(paths: Iterable[str]) -> dict[str, list[str]]:
+    """Wheels that lie ready to be installed, by folder; those inside of packages belong to them."""
+    folders: dict[str, list[str]] = defaultdict(list)
+    for path in paths:
+        folder, _, name = path.rpartition("/")
+        if name.endswith(".whl") and "-packages" not in folder:
+            folders[folder].append(name)
+    return folders
 
 
 def _stamp(view: _View, distribution: Distribution) -> Stamp:

@@ -31,7 +31,7 @@ _LOADS = {
 }  # fmt: skip
 _MACHINE = tuple(str(how) for how in LoadsAs if how.machine_code)
 _NOUNS = {Verdict.FAIL: "failure", Verdict.UNKNOWN: "open question", Verdict.WARN: "warning"}
-_MOST_ROWS = 40
+_FEW_ROWS, _MOST_ROWS = 20, 40
 
 
 def report_text(report: Report, console: Console, verbosity: int = 0) -> None:
@@ -126,23 +126,31 @@ def _libraries(report: Report, verbosity: int) -> Table:
         table.add_column(heading, justify="right", no_wrap=True)
     if verbosity > 1:
         table.add_column("images", overflow="fold")
+    names = {item.path: item.path for item in report.libraries} if verbosity else _short(report.libraries)
     rows = sorted(report.libraries, key=_weight)
-    names = {library.path: library.path for library in rows} if verbosity else _short([row.path for row in rows])
-    most = len(rows) if verbosity else _MOST_ROWS
+    most = len(rows) if verbosity or len(rows) <= _FEW_ROWS else _shown_rows(rows)
     for library in rows[:most]:
         table.add_row(*_row(library, names[library.path], verbosity))
-    if len(rows) > most:
-        table.add_row(Text(f"… and {len(rows) - most} more: -v shows them", style="dim"))
+    if rest := rows[most:]:
+        device = sum(1 for library in rest if library.units)
+        parts = ([f"{device} with device code"] if device else []) + [f"{len(rest) - device} with host code"]
+        table.add_row(Text(f"… and {joined(parts)}: -v", style="dim"))
     return table
 
 
-def _weight(library: Library) -> tuple[bool, str]:
-    """Libraries with device code first."""
-    return not library.units, library.path
+def _weight(library: Library) -> tuple[int, str]:
+    """Libraries with device code first, then what could not be read."""
+    return 0 if library.units else 1 if not library.format else 2, library.path
 
 
-def _short(paths: Sequence[str]) -> dict[str, str]:
+def _shown_rows(rows: Sequence[Library]) -> int:
+    """How many rows fit a screen: host code is what nobody asks for."""
+    return min(_MOST_ROWS, sum(1 for library in rows if library.units or not library.format))
+
+
+def _short(libraries: Sequence[Library]) -> dict[str, str]:
     """Paths by their last part without its endings, as long as that is unique."""
+    paths = [library.path for library in libraries]
     tails = {path: path.rpartition("/")[2].removesuffix(".so").removesuffix(".abi3") for path in paths}
     counts = Counter(tails.values())
     return {path: tail if counts[tail] == 1 else path for path, tail in tails.items()}
