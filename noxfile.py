@@ -54,11 +54,25 @@ def build_cu128(session: nox.Session) -> None:
     build(session, "cu128")
 
 
+@nox.session(name="sm121")
+def any_verb(session: nox.Session) -> None:
+    """Any verb of the command line: `-- pins explain torch`, `-- finish WHEEL`, `-- --help`."""
+    install(session, "run")
+    sm121(session)
+
+
 @nox.session
 def inspect(session: nox.Session) -> None:
     """What any wheel, library, environment or image holds for 12.1: `-- ARTIFACT`."""
     install(session, "run")
     sm121(session, "inspect")
+
+
+@nox.session
+def finish(session: nox.Session) -> None:
+    """PTX of a wheel, library or folder compiled ahead of time: `-- ARTIFACT --ptxas FILE`."""
+    install(session, "run")
+    sm121(session, "finish")
 
 
 @nox.session
@@ -99,3 +113,10 @@ def bench_build(session: nox.Session) -> None:
     """Wall time of a build against its bound, per file, cold, cached and with nothing to do."""
     install(session, "run")
     session.run("python", "-m", "benchmarks.build", *session.posargs, env={"PYTHONPATH": "build:."})
+
+
+@nox.session(name="bench-finish")
+def bench_finish(session: nox.Session) -> None:
+    """A finished wheel against the one it was made from: `-- BEFORE.whl AFTER.whl`."""
+    install(session, "run")
+    session.run("python", "-m", "benchmarks.finish", *session.posargs, env={"PYTHONPATH": "build:."})
