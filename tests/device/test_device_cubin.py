@@ -135,7 +135,8 @@ def test_a_kernel_that_calls_what_stands_elsewhere_may_write_there() -> None:
 @pytest.mark.parametrize(
     ("opcode", "group"),
     [
-        (0x47F, "fp4"), (0x47F, "mma"), (0x27A, "mma"), (0x27A, "fp8"), (0x47A, "fp8"), (0x23C, "mma"), (0x95C, "traps"), (0x944, "calls"),
+        (0x47F, "fp4"), (0x47F, "mma"), (0x27A, "mma"), (0x27A, "fp8"), (0x47A, "fp8"), (0x23C, "mma"),
+        (0x95C, "traps"), (0x944, "calls"),
         (0x343, "calls"), (0x986, "writes"), (0x97F, "writes"), (0x385, "writes"), (0x9A6, "writes"), (0x3B5, "writes"),
     ],
 )  # fmt: skip

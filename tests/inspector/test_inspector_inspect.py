@@ -289,9 +289,9 @@ def test_a_version_is_asked_of_a_file_that_has_none(tmp_path: Path) -> None:
     assert verdict(inspect(path, version="0.33.0"), "stamp.expected") is Verdict.UNKNOWN
 
 
-def test_an_empty_folder_holds_nothing(tmp_path: Path) -> None:
+def test_nothing_inspected_is_nothing_known(tmp_path: Path) -> None:
     report = inspect(tmp_path)
-    assert report.verdict is Verdict.PASS
+    assert report.verdict is Verdict.UNKNOWN
     assert report.libraries == ()
 
 

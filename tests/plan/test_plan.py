@@ -148,3 +148,10 @@ def test_nothing_is_promised_to_be_left_to_the_driver() -> None:
     unfinished = plan_vllm(Request(line="cu130", finish=False), PINS, SMALL)
     assert "finish" not in {step.name for step in unfinished.steps}
     assert any(target.startswith("compute") for e in unfinished.extensions for target in e.images)
+
+
+def test_a_partial_build_has_a_name_of_its_own() -> None:
+    whole = plan_vllm(Request(line="cu130"), PINS, SMALL)
+    part = plan_vllm(Request(line="cu130", extensions=("spinloop",)), PINS, SMALL)
+    assert whole.stamped == "0.33.0+cu130.sm121"
+    assert part.stamped == "0.33.0+cu130.sm121.partial"

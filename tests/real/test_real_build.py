@@ -14,6 +14,7 @@ from rich.console import Console
 
 from sm121 import pins
 from sm121.device import payload, read_cubin, read_device_code
+from sm121.errors import PackError
 from sm121.pack.publish import Published
 from sm121.plan.model import Plan, Request
 from sm121.plan.vllm import plan_vllm
@@ -122,8 +123,18 @@ def test_pip_takes_the_wheel(published: list[Published], tmp_path: Path) -> None
         check=True, env={**os.environ, "PIP_CONFIG_FILE": os.devnull},
     )  # fmt: skip
     (info,) = target.glob("vllm-*.dist-info")
-    assert "Version: 0.33.0+cu130.sm121" in (info / "METADATA").read_text()
+    assert "Version: 0.33.0+cu130.sm121.partial" in (info / "METADATA").read_text()
     assert (target / "vllm" / "spinloop.abi3.so").exists()
+
+
+def test_a_wheel_of_another_plan_is_not_replaced_silently(published: list[Published], files: Path) -> None:
+    folder = published[0].wheel.parent.parent
+    other = plan_for("spinloop")
+    context = Context(
+        work=Workspace(folder), dist=folder / "dist", progress=Progress(quiet=True), patches=ROOT / "patches"
+    )
+    with pytest.raises(PackError, match="made by another plan"):
+        Build(other, context).run()
 
 
 def test_nothing_is_done_twice(

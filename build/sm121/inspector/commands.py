@@ -220,6 +220,9 @@ def _write(target: str, text: str) -> None:
         sys.stdout.write(text)
         return
     path = Path(target)
+    if path.exists() and not path.is_file():
+        _write_into(path, text)
+        return
     partial = path.with_name(f".{path.name}.partial")
     try:
         partial.write_text(text, encoding="utf-8")
@@ -227,6 +230,15 @@ def _write(target: str, text: str) -> None:
     except OSError as error:
         partial.unlink(missing_ok=True)
         raise StorageError(f"{target} cannot be written: {error.strerror}.", do="name another place.") from error
+
+
+def _write_into(path: Path, text: str) -> None:
+    """Write into a device or pipe, which must not be replaced by a file."""
+    try:
+        with path.open("w", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise StorageError(f"{path} cannot be written: {error.strerror}.", do="name another place.") from error
 
 
 def _json(record: object) -> str:

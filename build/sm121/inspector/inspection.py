@@ -165,7 +165,13 @@ def _here(facts: ArtifactFacts, rules: Policy) -> tuple[_Here, ...]:
 
 def _device(view: _View) -> Iterator[Finding]:
     if not view.libraries:
-        yield Finding("device.loads", view.facts.name, Verdict.PASS, "holds no library, object, cubin or fatbin")
+        # A wheel of Python alone is a known thing; anything else without a library was not what was meant.
+        known = view.facts.kind is Kind.WHEEL and any(item.facts.name for item in view.here)
+        yield Finding(
+            "device.loads", view.facts.name, Verdict.PASS if known else Verdict.UNKNOWN,
+            "holds no library, object, cubin or fatbin", "" if known else "something with device code to judge",
+            "" if known else "Check the path: nothing was inspected.",
+        )  # fmt: skip
     for library in view.libraries:
         facts = library.facts
         if facts.unread:

@@ -43,9 +43,10 @@ def report_text(report: Report, console: Console, verbosity: int = 0) -> None:
     if verbosity and report.families:
         console.print()
         console.print(_families(report))
-    if report.delivery.steps:
+    delivery = _delivery(report, verbosity)
+    if delivery.row_count:
         console.print()
-        console.print(_delivery(report, verbosity))
+        console.print(delivery)
     least = Verdict.PASS if verbosity else Verdict.WARN
     findings = report.at_least(least)
     if findings:

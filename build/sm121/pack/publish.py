@@ -114,7 +114,7 @@ def publish(
     if other and not replace:
         raise PackError(
             f"{published.wheel} exists with other bytes ({other}, the new wheel is {digest}).",
-            do="move the old one away, or ask for it to be replaced; its copy by digest stays in any case.",
+            do="move the old one away, or give --replace; its copy by digest stays in any case.",
         )
     texts = {
         ".manifest.json": record.to_json(),

@@ -38,9 +38,11 @@ class Stamp:
     base: Version
     line: str
     capability: Capability
+    partial: bool = False
+    """Whether only some of the extensions that could be compiled were: no release has that name."""
 
     @classmethod
-    def of(cls, project: str, pinned: str, line: str, capability: Capability) -> Self:
+    def of(cls, project: str, pinned: str, line: str, capability: Capability, *, partial: bool = False) -> Self:
         """Check all parts; raise PackError with every fault."""
         problems = []
         if not re.fullmatch(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?", project):
@@ -50,12 +52,12 @@ class Stamp:
         base = _release(pinned, problems)
         if problems or base is None:
             raise PackError(problems, do="pin a released version of upstream, without a local part.")
-        return cls(project, base, line, capability)
+        return cls(project, base, line, capability, partial)
 
     @property
     def local(self) -> str:
-        """`cu130.sm121`."""
-        return f"{self.line}.sm{self.capability.number}"
+        """`cu130.sm121`, or `cu130.sm121.partial`."""
+        return f"{self.line}.sm{self.capability.number}" + (".partial" if self.partial else "")
 
     @property
     def version(self) -> str:

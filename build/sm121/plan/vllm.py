@@ -43,7 +43,9 @@ def plan_vllm(request: Request, pins: Pins, host: Host, patches: tuple[tuple[str
     problems = [f.message for f in findings if f.verdict is Verdict.FAIL]
     problems += _request_problems(request, line, release, host, parts)
     if problems:
-        raise PlanError(problems, do="change the request as the messages say; --dry-run shows the plan.")
+        raise PlanError(
+            problems, do="change the request as the messages say (`sm121 build --help` has the options)."
+        )
 
     compiled = _compiled(request, parts)
     targets = effective("vllm", release.version, line.compiler, arch_list)
@@ -65,7 +67,7 @@ def plan_vllm(request: Request, pins: Pins, host: Host, patches: tuple[tuple[str
     return Plan(
         project="vllm",
         version=release.version,
-        stamped=f"{release.version}+{line.local}",
+        stamped=choice.stamped,
         line=line.name,
         cuda=str(line.cuda),
         compiler=str(line.compiler),
@@ -113,7 +115,7 @@ def _request_problems(
     if line.toolchain is ToolchainKind.INSTALLED and not request.cuda_home:
         problems.append(
             f"line {line.name} compiles with nvcc {line.compiler.release}, which no Python wheel holds; "
-            f"install that CUDA toolkit and name its folder with --cuda-home."
+            "install that CUDA toolkit and name its folder with --cuda-home, and a torch of that line with --torch-home."
         )
     first, last = _PYTHONS.get(release.version, ("3.11", "3.14"))
     if not _minor(first) <= _minor(host.python) <= _minor(last):

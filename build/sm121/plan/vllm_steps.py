@@ -48,6 +48,11 @@ class Choice:
     """Source trees from git hosts."""
 
     @property
+    def stamped(self) -> str:
+        """The wheel's version; one with a part of the extensions is not to be taken for the whole."""
+        return f"{self.release.version}+{self.line.local}" + (".partial" if self.request.extensions else "")
+
+    @property
     def tools(self) -> list[FilePin]:
         """The build programs that are used."""
         cache = self.request.cache
@@ -66,7 +71,7 @@ def vllm_steps(choice: Choice, patches: Sequence[tuple[str, str]], left_out: Ite
     """All steps in order; `patches` are (name, sha256), `left_out` members of the official wheel."""
     request, line, release, host = choice.request, choice.line, choice.release, choice.host
     official = release.official(request.cpu)
-    stamped = f"{release.version}+{line.local}"
+    stamped = choice.stamped
     source = _step(
         "source", f"unpack vLLM {release.version} and apply {len(patches)} patches",
         {"sdist": _digests(release.sdist), "patches": [list(patch) for patch in patches]},

@@ -52,6 +52,11 @@ def completed_file(path: Path, *, mode: int = 0o644) -> Iterator[IO[bytes]]:
     """
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists() and not path.is_file():
+            # A device or a pipe is written to; a rename would put a file in its place.
+            with path.open("wb") as special:
+                yield special
+            return
         descriptor, name = tempfile.mkstemp(prefix=".", suffix=".partial", dir=path.parent)
         partial = Path(name)
         try:

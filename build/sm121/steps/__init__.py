@@ -49,6 +49,7 @@ class Build:
         with run.work.locked():
             if until == "publish":
                 ensure_publishable(run.context.dist)
+                delivery.require_free_name(run)
             self._fetch({name for name in names if not run.result(name).is_dir()})
             for name in names:
                 if name == "publish":

@@ -9,7 +9,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from sm121.artifact import open_artifact
-from sm121.errors import VerdictFail, VerdictUnknown
+from sm121.errors import PackError, VerdictFail, VerdictUnknown
 from sm121.findings import Verdict
 from sm121.inspector.inspection import Options, inspect_artifact
 from sm121.inspector.page import report_html
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 def wheel(run: Run, into: Path) -> None:
     plan, libraries = run.plan, run.result("libraries")
     official = run.file("official wheel")
-    stamp = Stamp.of(plan.project, plan.version, plan.line, GB10)
+    stamp = Stamp.of(plan.project, plan.version, plan.line, GB10, partial=plan.stamped.endswith(".partial"))
     replaced = {e.path: libraries / f"{e.name}.abi3.so" for e in plan.extensions if e.origin == "source"}
     finished = finished_libraries(run)
     upstreams = {*finished} - {*replaced}
@@ -118,6 +118,22 @@ def _promise(run: Run) -> Promise:
         libraries={e.path: e.images for e in run.plan.extensions if e.images},
         left_out=tuple(e.path for e in run.plan.extensions if e.origin == "left out"),
     )
+
+
+def require_free_name(run: Run) -> None:
+    """Refuse before the work what publishing would refuse after it: a wheel of this version from another plan."""
+    if run.context.replace:
+        return
+    for file in sorted(run.context.dist.glob(f"{run.plan.project}-{run.plan.stamped}-*.whl.manifest.json")):
+        wheel = file.name.removesuffix(".manifest.json")
+        if (
+            run.plan.target_cpu in wheel
+            and Manifest.from_json(file.read_bytes(), file.name).plan != run.plan.digest
+        ):
+            raise PackError(
+                f"{run.context.dist} holds {wheel}, made by another plan.",
+                do="move it away, name another folder with --dist, or give --replace; its copy by digest stays.",
+            )
 
 
 def publish_wheel(run: Run) -> Published:
