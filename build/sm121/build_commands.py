@@ -45,7 +45,11 @@ def add_build_commands(verbs: argparse._SubParsersAction[argparse.ArgumentParser
         "--cpu", choices=("aarch64", "x86_64"), default="aarch64", help="CPU of the result (default: aarch64)"
     )
     what.add_argument(
-        "--ext", metavar="NAME", action="append", default=[], help="compile this extension only; may be repeated"
+        "--ext",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="compile this extension only, take the others from the official wheel; may be repeated",
     )
     what.add_argument("--arch-list", metavar="LIST", help="TORCH_CUDA_ARCH_LIST instead of the line's own")
     what.add_argument(
@@ -56,7 +60,10 @@ def add_build_commands(verbs: argparse._SubParsersAction[argparse.ArgumentParser
         help="switch an optional patch on; may be repeated",
     )
     what.add_argument(
-        "--no-finish", dest="finish", action="store_false", help="leave PTX to the driver's compiler"
+        "--no-finish",
+        dest="finish",
+        action="store_false",
+        help="leave PTX to the driver, which compiles it at first use (25 minutes and more)",
     )
     what.add_argument(
         "--sources", choices=("pinned", "all"), default="pinned",
