@@ -108,6 +108,7 @@ def add_build_commands(verbs: argparse._SubParsersAction[argparse.ArgumentParser
 
 
 def _build(arguments: argparse.Namespace) -> int:
+    _refuse_paths(arguments)
     progress = Progress(quiet=arguments.quiet)
     host = read_host(arguments.cpu)
     plan = _plan(arguments, host)
@@ -148,6 +149,27 @@ def _report(result: Published | Path, arguments: argparse.Namespace, console: Co
         return
     for name, value in shown.items():
         console.print(f"{name:>8}  {value}", markup=False, soft_wrap=True)
+
+
+def _refuse_paths(arguments: argparse.Namespace) -> None:
+    """What cannot be a path of a build, before anything is made of it."""
+    problems = []
+    for option in ("work", "dist"):
+        path = str(getattr(arguments, option).absolute())
+        if bad := sorted({*path} & {*"\"'\\;:$`\n\r\t*?<>|"}):
+            shown = " ".join(ascii(character) for character in bad)
+            problems.append(f"--{option} {path!a}: CMake and compilers do not take {shown} in a path.")
+        elif not path.isprintable():
+            problems.append(f"--{option} {path!a} is no text.")
+    home = arguments.cuda_home
+    if home and not (home / "bin" / "nvcc").exists():
+        problems.append(f"--cuda-home {home}: there is no bin/nvcc in it.")
+    if not 1 <= arguments.split_compile <= 256:
+        problems.append(f"--split-compile {arguments.split_compile}: 1 to 256 threads were expected.")
+    if arguments.jobs is not None and not 1 <= arguments.jobs <= 4096:
+        problems.append(f"--jobs {arguments.jobs}: 1 to 4096 jobs were expected.")
+    if problems:
+        raise UsageError(problems, do="name other values; `sm121 build --help` has the options.")
 
 
 def _plan(arguments: argparse.Namespace, host: Host) -> Plan:

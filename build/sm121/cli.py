@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import errno
+import io
 import os
 import sys
 from typing import TYPE_CHECKING
@@ -12,7 +14,7 @@ from rich.console import Console
 from sm121 import __version__
 from sm121.audit.commands import add_audit_commands
 from sm121.build_commands import add_build_commands
-from sm121.errors import Sm121Error
+from sm121.errors import Sm121Error, StorageError
 from sm121.finish_commands import add_finish_commands
 from sm121.inspector.commands import add_inspect_commands
 from sm121.pins import commands as pins_commands
@@ -44,9 +46,13 @@ def parser() -> argparse.ArgumentParser:
 
 def run(argv: Sequence[str] | None = None) -> int:
     """Run one verb and return the exit status; every failure a user can cause is a message, never a traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a name that the terminal cannot show is no fault
     arguments = parser().parse_args(argv)
     try:
         status: int = arguments.run(arguments)
+        sys.stdout.flush()
     except Sm121Error as error:
         console = Console(stderr=True, highlight=False)
         for problem in error.problems:
@@ -61,6 +67,12 @@ def run(argv: Sequence[str] | None = None) -> int:
         # The reader of our output has gone (`| head`): nothing is wrong, and nothing more can be said.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        if error.errno not in {errno.ENOSPC, errno.EIO} or error.filename:
+            raise
+        print(f"error: the output cannot be written: {error.strerror}.", file=sys.stderr)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return StorageError.exit_code
     return status
 
 

@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from sm121.progress import Progress
 
 
+_MARK = ".done"
+"""File in a finished step's folder."""
+
+
 @dataclass(frozen=True, slots=True)
 class Workspace:
     """Paths below one scratch folder."""
@@ -52,6 +56,10 @@ class Workspace:
     def result(self, step: Step) -> Path:
         """Where the finished step is."""
         return self.root / "steps" / step.name / step.key
+
+    def done(self, step: Step) -> bool:
+        """Whether the step's result is there. Its mark is written last, so an emptied folder has none."""
+        return (self.result(step) / _MARK).is_file()
 
     def log(self, name: str) -> Path:
         """A new log file."""
@@ -87,7 +95,7 @@ class Workspace:
     def do(self, step: Step, action: Callable[[Path], None], progress: Progress) -> Path:
         """Do `step` unless its result is there. Returns the folder with the result."""
         result = self.result(step)
-        if result.is_dir():
+        if self.done(step):
             progress.kept(step.title)
             return result
         scratch = result.with_name(f".{step.key}.new")
@@ -95,6 +103,10 @@ class Workspace:
             shutil.rmtree(scratch, ignore_errors=True)
             scratch.mkdir(parents=True)
             action(scratch)
+            (scratch / _MARK).write_text(f"{step.key}\n")
+            if result.is_symlink() or result.is_file():
+                result.unlink()
+            shutil.rmtree(result, ignore_errors=True)
             scratch.rename(result)
         return result
 

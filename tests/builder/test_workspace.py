@@ -47,7 +47,20 @@ def test_an_interrupted_step_leaves_nothing_that_looks_finished(tmp_path: Path) 
         (into / "whole").write_text("y")
 
     result = work.do(STEP, whole, QUIET)
-    assert sorted(path.name for path in result.iterdir()) == ["whole"]
+    assert sorted(path.name for path in result.iterdir()) == [".done", "whole"]
+
+
+def test_an_emptied_result_is_made_again(tmp_path: Path) -> None:
+    work = Workspace(tmp_path)
+
+    def action(into: Path) -> None:
+        (into / "result").write_text("x")
+
+    result = work.do(STEP, action, QUIET)
+    for path in result.iterdir():
+        path.unlink()
+    assert not work.done(STEP)
+    assert (work.do(STEP, action, QUIET) / "result").read_text() == "x"
 
 
 def test_two_builds_in_one_folder(tmp_path: Path) -> None:

@@ -296,8 +296,9 @@ def test_full_disk_is_known_before(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         fetch([pin()], tmp_path, progress=quiet(), mirror=tmp_path)
 
 
-def test_full_disk_on_the_way(tmp_path: Path) -> None:
-    """/dev/full is a file on a disk without space."""
+def test_full_disk_on_the_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """/dev/full is a file on a disk without space; a link to it would be refused, which is not the point here."""
+    monkeypatch.setattr(Store, "_refuse_oddities", lambda *_: None)
     (tmp_path / "mirror").mkdir()
     (tmp_path / "mirror" / NAME).write_bytes(CONTENT)
     store = Store(tmp_path / "store")
@@ -305,6 +306,19 @@ def test_full_disk_on_the_way(tmp_path: Path) -> None:
     store.part(pin()).symlink_to("/dev/full")
     with pytest.raises(StorageError, match="disk is full"):
         fetch([pin()], tmp_path / "store", mirror=tmp_path / "mirror", progress=quiet())
+
+
+@pytest.mark.parametrize("part", [True, False])
+def test_links_in_the_store_are_not_followed(tmp_path: Path, part: bool) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    store = Store(tmp_path / "store")
+    odd = store.part(pin()) if part else store.path(pin())
+    odd.parent.mkdir(parents=True)
+    odd.symlink_to(victim)
+    with pytest.raises(StorageError, match="in the way"):
+        fetch([pin()], tmp_path / "store", mirror=tmp_path, progress=quiet())
+    assert victim.read_text() == "precious"
 
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:

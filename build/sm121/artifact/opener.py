@@ -41,6 +41,11 @@ def open_artifact(
     path = Path(reference)
     if not path.exists():
         return _named(str(reference), platform, limits)
+    if not path.is_dir() and not path.is_file():
+        raise ArtifactError(
+            f"{printable(str(reference))} is no regular file and no folder.",
+            do="name a file that ends, or a folder.",
+        )
     if path.is_dir():
         return open_layout(path, platform, limits=limits) if is_layout(path) else FolderArtifact(path)
     if path.suffix == ".whl" or zipfile.is_zipfile(path):

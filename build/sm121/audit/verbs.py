@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
@@ -175,7 +176,9 @@ def run_bootlog(arguments: argparse.Namespace) -> int:
     log, console = BootLog(), _console()
     try:
         with (
-            nullcontext(sys.stdin.buffer) if arguments.log == "-" else _open_bytes(Path(arguments.log)) as stream
+            nullcontext(sys.stdin.buffer if sys.stdin else io.BytesIO())
+            if arguments.log == "-"
+            else _open_bytes(Path(arguments.log)) as stream
         ):
             for line in iter(lambda: stream.readline(1 << 16), b""):
                 fresh = log.feed(line.decode("utf-8", "replace"))

@@ -29,6 +29,7 @@ SYMBOL = struct.Struct("<IBBHQQ")
 RELA = struct.Struct("<QQq")
 _SEGMENT = struct.Struct("<IIQQQQQQ")
 
+_EMPTY = frozenset({SHT_NULL, SHT_NOBITS})
 _EXTENDED = 0xFFFF
 _ORDERS = {1: "<", 2: ">"}
 _HEADER_SIZES = {1: (40, 52), 2: (52, 64)}  # class: where the header's own size stands, and what it must be
@@ -255,15 +256,15 @@ def _sections(window: Window, header: _Header, damage: Remarks) -> tuple[Section
         except DamagedError as error:
             damage.add(*error.problems)
     sections = []
-    room = 2 * window.size
+    room, end, name_at = 2 * window.size, window.size, names.at
     for index, (at, kind, flags, address, offset, size, link, info, _, _) in enumerate(rows):
-        name = names.at(at)
+        name = name_at(at)
         if name is None and header.names and kind != SHT_NULL:
             damage.add(f"section {index}: its name at {at:#x} lies outside the table of names.")
         sections.append(Section(index, name or "", kind, flags, address, offset, size, link, info))
-        if kind in {SHT_NULL, SHT_NOBITS}:
+        if kind in _EMPTY:
             continue
-        if not window.holds(offset, size):
+        if offset + size > end:
             damage.add(
                 f"section {name or index} is truncated: wanted {size} bytes at {window.base + offset:#x}, "
                 f"but the file ends at {window.base + window.size:#x}."

@@ -87,16 +87,19 @@ class Strings:
     def __init__(self, data: bytes) -> None:
         self._data = data
         self._left = 8 * len(data) + (1 << 16)
+        # Nearly all tables are ASCII: decoded once as a whole, they need no decoding per string.
+        self._text = data.decode("ascii") if data.isascii() else None
 
     def at(self, offset: int) -> str | None:
         """The NUL-ended string at `offset`, or None if there is none (or too many were asked for)."""
-        end = self._data.find(b"\0", offset)
+        text = self._text
+        end = self._data.find(b"\0", offset) if text is None else text.find("\0", offset)
         if offset < 0 or end < 0:
             return None
         self._left -= end - offset
         if self._left < 0:
             return None
-        return self._data[offset:end].decode("utf-8", "replace")
+        return self._data[offset:end].decode("utf-8", "replace") if text is None else text[offset:end]
 
 
 class Remarks:

@@ -219,7 +219,7 @@ def _write(target: str, text: str) -> None:
     if target == "-":
         sys.stdout.write(text)
         return
-    path = Path(target)
+    path = Path(target).resolve()
     if path.exists() and not path.is_file():
         _write_into(path, text)
         return

@@ -32,6 +32,7 @@ LARGEST = 8 << 30
 
 _PAGE = mmap.PAGESIZE
 _ALIGNMENT = 8
+_WORTH_HUGE_PAGES = 16 << 20
 
 Seen = TypeVar("Seen")
 
@@ -78,9 +79,12 @@ def read_forward(
 
 def _memory(size: int) -> mmap.mmap:
     """Memory of our own: what a shared map gives back stays with the system."""
-    if hasattr(mmap, "MAP_PRIVATE"):
-        return mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    return mmap.mmap(-1, size)
+    if not hasattr(mmap, "MAP_PRIVATE"):
+        return mmap.mmap(-1, size)
+    memory = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_HUGEPAGE") and size >= _WORTH_HUGE_PAGES:
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return memory
 
 
 def read_buffer(buffer: Buffer, look: Callable[[Buffer, Container], Seen], *, digest: bool) -> Pass[Seen]:

@@ -139,7 +139,7 @@ def find_published(dist: Path, filename: str, sha256: Sha256) -> Published | Non
     present = all(
         path.is_file() for path in (published.exact, published.manifest, published.checksum, published.wheel)
     )
-    return published if present and not _other_bytes(published) else None
+    return published if present and Sha256.of_file(published.wheel) == sha256 else None
 
 
 def _check_verdict(name: str, verdict: Verdict) -> None:

@@ -9,11 +9,12 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import stat
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
-from sm121.errors import DigestError
+from sm121.errors import DigestError, StorageError
 from sm121.progress import size as shown_size
 from sm121.sources.disk import writing
 from sm121.values import Sha256
@@ -61,6 +62,7 @@ class Store:
         again. A file that no longer has its hash loses its proof; fetching replaces it.
         """
         path = self.path(pin)
+        self._refuse_oddities(pin)
         try:
             state = path.stat()
         except FileNotFoundError:
@@ -73,6 +75,23 @@ class Store:
         with writing(path):
             self._record(pin).unlink(missing_ok=True)
         return False
+
+    def _refuse_oddities(self, pin: FilePin) -> None:
+        """Nothing of the store is a link, a pipe or a device: what is written through one is lost elsewhere."""
+        path = self.path(pin)
+        odd = [
+            str(each)
+            for each, kind in ((path.parent, stat.S_ISDIR), (path, stat.S_ISREG), (self.part(pin), stat.S_ISREG))
+            if os.path.lexists(path.parent) and os.path.lexists(each) and not kind(each.lstat().st_mode)
+        ]
+        if odd:
+            raise StorageError(
+                [
+                    f"{each} is in the way: a file of the store was wanted, found something else."
+                    for each in odd[:1]
+                ],
+                do="remove it; it is fetched again.",
+            )
 
     def admit(self, pin: FilePin) -> Path:
         """Compare the collected bytes with the pin and give the file its name.

@@ -50,7 +50,7 @@ class Build:
             if until == "publish":
                 ensure_publishable(run.context.dist)
                 delivery.require_free_name(run)
-            self._fetch({name for name in names if not run.result(name).is_dir()})
+            self._fetch({name for name in names if not run.work.done(run.plan.step(name))})
             for name in names:
                 if name == "publish":
                     return delivery.publish_wheel(run)
