@@ -12,7 +12,7 @@ include CMakeFiles/rules.ninja
 cmake_ninja_workdir = {TREE}/obj/
 
 build CMakeFiles/_C.dir/csrc/small.cu.o: CUDA_COMPILER__C {TREE}/source/csrc/small.cu || order
-  FLAGS = -O3 -gencode arch=compute_120f,code=sm_120f
+  FLAGS = -O3 -gencode arch=compute_120f,code=sm_120f -gencode arch=compute_120f,code=sm_120f
   INCLUDES = -I{TREE}/source/csrc -isystem {TREE}/torch/torch/include
 
 build CMakeFiles/_C.dir/csrc/large.cu.o: CUDA_COMPILER__C {TREE}/source/csrc/large.cu || order

@@ -70,7 +70,7 @@ class Unit:
     name: str
     """As `object_name`."""
     gencodes: tuple[str, ...]
-    """`compute_120f/sm_120f` per -gencode option, in order."""
+    """`compute_120f/sm_120f` per different -gencode option, in order: upstream gives some twice, nvcc makes one."""
 
 
 def units(text: str) -> list[Unit]:
@@ -80,5 +80,7 @@ def units(text: str) -> list[Unit]:
         match = _OBJECT.match(block)
         if match:
             pairs = re.findall(r"-gencode[ =]arch=([\w]+),code=([\w\[\],]+)", block)
-            found.append(Unit(object_name(match[1]), tuple(f"{arch}/{code}" for arch, code in pairs)))
+            found.append(
+                Unit(object_name(match[1]), tuple(dict.fromkeys(f"{arch}/{code}" for arch, code in pairs)))
+            )
     return found

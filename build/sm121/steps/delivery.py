@@ -106,7 +106,7 @@ def _promise(run: Run) -> Promise:
     compiled = {e.name: e.path for e in run.plan.extensions if e.origin == "source"}
     gencodes: dict[str, Counter[str]] = {path: Counter() for path in compiled.values()}
     for unit, pairs in trace["units"].items():
-        targets = [pair.split("/")[1] for pair in pairs]
+        targets = [pair.split("/")[1] for pair in dict.fromkeys(pairs)]
         gencodes[compiled[unit.split("/")[0]]].update(
             after_finishing(targets, run.plan.target_cpu) if run.plan.finishes else targets
         )
