@@ -42,6 +42,9 @@ def main() -> None:
     parser.add_argument("--ptxas", type=Path, required=True)
     parser.add_argument("--target", type=Capability.parse, default=Capability(9, 0))
     parser.add_argument("--jobs", type=int)
+    parser.add_argument(
+        "--cache", type=Path, default=Path("work/cache/ptxas"), help="what ptxas made, not to be carried"
+    )
     given = parser.parse_args()
     given.folder.mkdir(parents=True, exist_ok=True)
     progress = Progress()
@@ -53,7 +56,7 @@ def main() -> None:
             settings = Settings(
                 target=given.target,
                 ptxas=given.ptxas,
-                cache=given.folder / "cache",
+                cache=given.cache,
                 jobs=given.jobs,
                 layout=layout,
             )
