@@ -32,7 +32,7 @@ LARGEST = 8 << 30
 
 _PAGE = mmap.PAGESIZE
 _ALIGNMENT = 8
-_WORTH_HUGE_PAGES = 16 << 20
+_WORTH_HUGE_PAGES = 128 << 20
 
 Seen = TypeVar("Seen")
 

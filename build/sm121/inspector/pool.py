@@ -15,6 +15,7 @@ from multiprocessing import get_context
 from typing import TYPE_CHECKING
 
 from sm121.artifact import Wheel
+from sm121.errors import ArtifactError
 from sm121.inspector.facts import LibraryFacts
 from sm121.inspector.reading import read_library
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from concurrent.futures import Future
     from contextlib import AbstractContextManager
+    from pathlib import Path
 
     from sm121.artifact import Artifact, Member
     from sm121.inspector.facts import PlainFacts
@@ -51,10 +53,11 @@ def read_all(
         with _counter(progress, total) as counter:
             yield _counted(((member, read_library(member, depth)) for member, depth in wanted), counter)
         return
-    wheel = artifact.path if isinstance(artifact, Wheel) else None
     # The bar has a thread of its own, and a process must not be forked beside one: the pool comes first.
     forked = sys.platform.startswith("linux") and threading.active_count() == 1
-    pool = ProcessPoolExecutor(workers, get_context("fork" if forked else "spawn"), _open, (wheel,))
+    wheel = artifact if isinstance(artifact, Wheel) else None
+    opened = wheel if forked or wheel is None else wheel.path
+    pool = ProcessPoolExecutor(workers, get_context("fork" if forked else "spawn"), _open, (opened,))
     try:
         tasks = {
             pool.submit(_read, [(member.path if wheel else member, depth) for member, depth in batch]): batch
@@ -109,16 +112,22 @@ def _cores() -> int:
 
 
 _wheel: list[Wheel] = []
-"""In a worker: the wheel that it reads from, opened once."""
+"""In a worker: the wheel that it reads from."""
 
 
-def _open(path: object) -> None:
-    _wheel[:] = [Wheel(path)] if path is not None else []  # type: ignore[arg-type]
+def _open(wheel: Wheel | Path | None) -> None:
+    """Take over the wheel that was opened before the fork, or open it anew."""
+    _wheel[:] = [] if wheel is None else [wheel if isinstance(wheel, Wheel) else Wheel(wheel)]
 
 
 def _read(batch: list[tuple[str | Member, Depth]]) -> list[LibraryFacts | PlainFacts]:
-    found: dict[str, Member] = {}
-    if _wheel:
-        names = {item for item, _ in batch}
-        found = {member.path: member for member in _wheel[0].members(names.__contains__)}
-    return [read_library(found[item] if isinstance(item, str) else item, depth) for item, depth in batch]
+    return [read_library(item if not isinstance(item, str) else _member(item), depth) for item, depth in batch]
+
+
+def _member(path: str) -> Member:
+    member = _wheel[0].find(path)
+    if member is None:
+        raise ArtifactError(
+            f"{path} is no longer in {_wheel[0].name}.", do="leave the file alone while it is read."
+        )
+    return member
