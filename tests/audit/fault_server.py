@@ -94,6 +94,8 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._json({"error": "not found"}, 404)
 
+    _counted = False
+
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         server, behaviour = self.server, self.server.behaviour
@@ -102,6 +104,7 @@ class _Handler(BaseHTTPRequestHandler):
             number = server.asked
             server.running += 1
             server.most = max(server.most, server.running)
+            self._counted = True
         try:
             late = behaviour.fail_after is not None and number > behaviour.fail_after
             if late or (behaviour.fail_every and number % behaviour.fail_every == 0):
@@ -109,8 +112,14 @@ class _Handler(BaseHTTPRequestHandler):
             else:
                 self._answer(body)
         finally:
-            with server.lock:
-                server.running -= 1
+            self._uncount()
+
+    def _uncount(self) -> None:
+        """The request is no longer being worked on; once its answer is written, the client may send the next."""
+        with self.server.lock:
+            if self._counted:
+                self.server.running -= 1
+                self._counted = False
 
     def _answer(self, body: dict[str, Any]) -> None:
         text = self._text(body["prompt"])
@@ -127,6 +136,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._piece({"choices": [{"text": "", "finish_reason": finish}]})
         if self.server.behaviour.usage:
             self._piece({"choices": [], "usage": usage})
+        self._uncount()
         self._chunk(b"data: [DONE]\n\n")
         self._chunk(b"")
 
@@ -160,6 +170,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.connection.close()
 
     def _json(self, data: object, status: int = 200) -> None:
+        self._uncount()
         self._raw(json.dumps(data).encode(), "application/json", status)
 
     def _raw(self, data: bytes, kind: str, status: int = 200) -> None:
