@@ -145,7 +145,7 @@ def test_names_lead_to_the_engine_first_and_never_by_accident(
         asked.append(str(reference))
         raise ImageError("asked")
 
-    monkeypatch.setattr("sm121.artifact.opener.open_registry", registry)
+    monkeypatch.setattr("sm121.artifact.pulled.open_registry", registry)
     digest = f"sha256:{'a' * 64}"
     for name in ("other:2", "docker.io/library/made:1", f"made@{digest}", "ghcr.io/x/made:1", "docker://made:1"):
         with pytest.raises(ImageError, match="asked"):

@@ -17,7 +17,6 @@ from sm121.artifact.folder import FileArtifact, FolderArtifact
 from sm121.artifact.imagedocs import LINUX_ARM64
 from sm121.artifact.layout import is_layout, open_layout
 from sm121.artifact.member import LIMITS, printable
-from sm121.artifact.pulled import open_registry
 from sm121.artifact.reference import ImageReference, parse_digest
 from sm121.artifact.wheel import Wheel
 from sm121.errors import ArtifactError, ImageError
@@ -68,21 +67,27 @@ def _named(text: str, platform: Platform, limits: Limits) -> Artifact:
         raise ArtifactError([f"{printable(text)} does not exist.", *error.problems], do=error.do) from error
     if reference.digest is None and not text.startswith(f"{reference.registry}/"):
         # As with `docker run`, a name without a registry is first of all one of this machine.
-        from sm121.artifact.engine import find_in_engine  # noqa: PLC0415 -- as below
+        from sm121.artifact.engine import find_in_engine  # noqa: PLC0415 -- as for registries
 
         held = find_in_engine(text, platform, limits=limits)
         if held is not None:
             return held
+    return _pulled(reference, platform, limits)
+
+
+def _pulled(reference: ImageReference, platform: Platform, limits: Limits) -> Image:
+    # The clients of registries and engines take longer to load than many an artifact takes to read.
+    from sm121.artifact.pulled import open_registry  # noqa: PLC0415
+
     return open_registry(reference, platform, limits=limits)
 
 
 def _from_registry(text: str, platform: Platform, limits: Limits) -> Image:
-    return open_registry(ImageReference.parse_familiar(text), platform, limits=limits)
+    return _pulled(ImageReference.parse_familiar(text), platform, limits)
 
 
 def _from_engine(text: str, platform: Platform, limits: Limits) -> Image:
-    # The engine's client takes longer to load than many an artifact takes to read.
-    from sm121.artifact.engine import open_engine  # noqa: PLC0415
+    from sm121.artifact.engine import open_engine  # noqa: PLC0415 -- as above
 
     return open_engine(text, platform, limits=limits)
 

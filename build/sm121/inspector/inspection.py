@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 from collections import defaultdict
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -76,9 +78,22 @@ def inspect_artifact(artifact: Artifact, options: Options | None = None) -> Repo
     options = options or Options()
     policy()
     depth = Depth(options.capability, kernels=options.kernels, digest=options.kernels)
-    facts = gather(artifact, depth, jobs=options.jobs, progress=options.progress)
-    opinions = cross_check(artifact, facts.libraries, options.cuobjdump) if options.cross_check else []
-    return judge(facts, options, opinions)
+    with _no_collection():
+        facts = gather(artifact, depth, jobs=options.jobs, progress=options.progress)
+        opinions = cross_check(artifact, facts.libraries, options.cuobjdump) if options.cross_check else []
+        return judge(facts, options, opinions)
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """No search for cycles meanwhile: tens of thousands of records come up, and none holds itself."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
 
 
 def judge(facts: ArtifactFacts, options: Options, opinions: Sequence[Finding] = ()) -> Report:
