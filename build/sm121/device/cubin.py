@@ -30,6 +30,7 @@ _RECORD = struct.Struct("<BBH")
 _REGISTERS = struct.Struct("<II")
 _OLD_ABI, _NEW_ABI = 0x33, 0x41
 _STT_FUNC, _STO_ENTRY = 2, 0x10
+_TYPE_AT, _IS_FUNCTION = 4, bytes(byte & 15 == _STT_FUNC for byte in range(256))
 _SYSTEM_CALLS = frozenset({"vprintf", "__assertfail", "malloc", "free"})  # the driver's; they write no result
 _ATTRIBUTE_REGISTERS, _ATTRIBUTE_ONE_CHIP = 0x2F, 9
 # More than any compiler writes; bounds what a hostile file costs.
@@ -194,7 +195,7 @@ def _toolkit(elf: ElfFile) -> Toolkit | None:
 def _kernels(elf: ElfFile, arch: ArchSpec, damage: Remarks, *, bodies: bool) -> tuple[tuple[Kernel, ...], int]:
     entries, functions = _functions(elf, damage)
     if not bodies:
-        return tuple(Kernel(entry.name, entry.size) for entry in entries), sum(functions.values())
+        return tuple(Kernel(entry.name, entry.size) for entry in entries), functions.total() - functions[0]
     shared = {section.name: section.size for section in elf.sections if section.name.startswith(".nv.shared.")}
     registers = _registers(elf)
     code = {
@@ -219,20 +220,22 @@ def _functions(elf: ElfFile, damage: Remarks) -> tuple[list[_Entry], Counter[int
         names = elf.strings(elf.linked(table))
         content = elf.content(table)
         rows = content.take(0, content.size // SYMBOL.size * SYMBOL.size, "symbols")
-        for index, (name_at, info, other, where, _, size) in enumerate(SYMBOL.iter_unpack(rows)):
-            if info & 15 != _STT_FUNC:
-                continue
-            name = names.at(name_at)
-            if not where and name in _SYSTEM_CALLS:
-                continue
-            if name is None or where >= len(elf.sections):
-                damage.add(f"function symbol {index}: its name or its section does not exist.")
-            elif where and other & _STO_ENTRY:
-                entries.append(_Entry(index, name, where, size))
+        # One in ten symbols is a function: they are found in the column of types, before any row is unpacked.
+        types = rows[_TYPE_AT :: SYMBOL.size].translate(_IS_FUNCTION)
+        index = types.find(1)
+        while index >= 0:
+            name_at, _, other, where, _, size = SYMBOL.unpack_from(rows, index * SYMBOL.size)
+            if where and other & _STO_ENTRY:
+                name = names.at(name_at)
+                if name is None or where >= len(elf.sections):
+                    damage.add(f"function symbol {index}: its name or its section does not exist.")
+                else:
+                    entries.append(_Entry(index, name, where, size))
                 if len(entries) > _MOST_KERNELS:
                     raise DamagedError(f"symbols: wanted at most {_MOST_KERNELS} kernels, found more.")
-            else:
+            elif where or names.at(name_at) not in _SYSTEM_CALLS:
                 others[where] += 1
+            index = types.find(1, index + 1)
     return entries, others
 
 

@@ -7,8 +7,9 @@ true counts stand in section 0).
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple, Self, overload
 
 from sm121.device.window import Remarks, Strings, Window
 from sm121.errors import DamagedError
@@ -65,6 +66,43 @@ class Section(NamedTuple):
     info: int
 
 
+class Sections(Sequence[Section]):
+    """The section table. A row becomes a Section when it is asked for: of most cubins three of hundreds are."""
+
+    def __init__(self, rows: Sequence[tuple[int, ...]], names: Strings) -> None:
+        self._rows = rows
+        self._names = names
+        self._made: dict[int, Section] = {}
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @overload
+    def __getitem__(self, index: int) -> Section: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Section, ...]: ...
+    def __getitem__(self, index: int | slice) -> Section | tuple[Section, ...]:
+        if isinstance(index, slice):
+            return tuple(self[number] for number in range(*index.indices(len(self))))
+        number = range(len(self._rows))[index]
+        made = self._made.get(number)
+        if made is None:
+            at, kind, flags, address, offset, size, link, info, _, _ = self._rows[number]
+            name = self._names.at(at) or ""
+            made = self._made[number] = Section(number, name, kind, flags, address, offset, size, link, info)
+        return made
+
+    def named(self, *names: str) -> tuple[Section, ...]:
+        """The sections with one of these names, in the order of the table."""
+        wanted = tuple(name.encode() + b"\0" for name in names)
+        starts = self._names.starts
+        return tuple(self[number] for number, row in enumerate(self._rows) if starts(row[0], wanted))
+
+    def of_type(self, kind: int) -> tuple[Section, ...]:
+        """The sections of a type (SHT_...), in the order of the table."""
+        return tuple(self[number] for number, row in enumerate(self._rows) if row[1] == kind)
+
+
 @dataclass(frozen=True, slots=True)
 class Segment:
     """One program header. `offset` counts from the start of the ELF file; `size` is its bytes in the file."""
@@ -105,7 +143,7 @@ class ElfFile:
     abi_version: int
     version: int
     flags: int
-    sections: tuple[Section, ...]
+    sections: Sections
     segments: tuple[Segment, ...]
     damage: tuple[str, ...]
 
@@ -117,7 +155,7 @@ class ElfFile:
         """
         window = buffer if isinstance(buffer, Window) else Window.over(buffer)
         header, damage = _header(window)
-        sections: tuple[Section, ...] = ()
+        sections = Sections((), Strings(b""))
         segments: tuple[Segment, ...] = ()
         try:
             sections = _sections(window, header, damage)
@@ -149,11 +187,11 @@ class ElfFile:
 
     def named(self, *names: str) -> tuple[Section, ...]:
         """The sections with one of these names, in the order of the table."""
-        return tuple(section for section in self.sections if section.name in names)
+        return self.sections.named(*names)
 
     def of_type(self, kind: int) -> tuple[Section, ...]:
         """The sections of a type (SHT_...), in the order of the table."""
-        return tuple(section for section in self.sections if section.type == kind)
+        return self.sections.of_type(kind)
 
     def content(self, section: Section) -> Window:
         """The bytes of a section; DamagedError if it runs past the end of the file."""
@@ -245,7 +283,7 @@ def _rows(
     return list(layout.iter_unpack(window.take(offset, count * size, f"{what} table of {count} rows")))
 
 
-def _sections(window: Window, header: _Header, damage: Remarks) -> tuple[Section, ...]:
+def _sections(window: Window, header: _Header, damage: Remarks) -> Sections:
     rows = _rows(window, header.sections, SECTION, "section header", _MOST_SECTIONS)
     names = Strings(b"")
     if rows and header.names >= len(rows):
@@ -255,23 +293,21 @@ def _sections(window: Window, header: _Header, damage: Remarks) -> tuple[Section
             names = Strings(window.take(rows[header.names][4], rows[header.names][5], "section names"))
         except DamagedError as error:
             damage.add(*error.problems)
-    sections = []
-    room, end, name_at = 2 * window.size, window.size, names.at
-    for index, (at, kind, flags, address, offset, size, link, info, _, _) in enumerate(rows):
-        name = name_at(at)
-        if name is None and header.names and kind != SHT_NULL:
+    made = Sections(rows, names)
+    room, end = 2 * window.size, window.size
+    for index, (at, kind, _, _, offset, size, _, _, _, _) in enumerate(rows):
+        if header.names and kind != SHT_NULL and not names.holds(at):
             damage.add(f"section {index}: its name at {at:#x} lies outside the table of names.")
-        sections.append(Section(index, name or "", kind, flags, address, offset, size, link, info))
         if kind in _EMPTY:
             continue
         if offset + size > end:
             damage.add(
-                f"section {name or index} is truncated: wanted {size} bytes at {window.base + offset:#x}, "
+                f"section {made[index].name or index} is truncated: wanted {size} bytes at {window.base + offset:#x}, "
                 f"but the file ends at {window.base + window.size:#x}."
             )
         elif (room := room - size) < 0:
             raise DamagedError("the sections overlap: together they are more than twice as large as the file.")
-    return tuple(sections)
+    return made
 
 
 def _segments(window: Window, header: _Header, damage: Remarks) -> tuple[Segment, ...]:

@@ -59,13 +59,13 @@ def count(code: bytes, arch: ArchSpec) -> Code | None:
     low = code[0 : words * WORD : WORD].translate(table.low)
     high = code[1 : words * WORD : WORD].translate(table.high)
     matches = int.from_bytes(low, "little") & int.from_bytes(high, "little")
-    return Code(
-        instructions=words, **{group: _occurrences(matches, bits, words) for group, bits in table.bits.items()}
-    )
-
-
-def _occurrences(matches: int, bits: int, words: int) -> int:
-    return (matches & int.from_bytes(bytes([bits]) * words, "little")).bit_count()
+    found = matches.to_bytes(words, "little")
+    counts = dict.fromkeys(table.bits, 0)
+    for bits in set(found) - {0}:
+        occurrences = found.count(bits)
+        for group, mask in table.bits.items():
+            counts[group] += occurrences if bits & mask else 0
+    return Code(instructions=words, **counts)
 
 
 @cache

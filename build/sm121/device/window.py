@@ -86,9 +86,18 @@ class Strings:
 
     def __init__(self, data: bytes) -> None:
         self._data = data
+        self._last = data.rfind(b"\0")
         self._left = 8 * len(data) + (1 << 16)
         # Nearly all tables are ASCII: decoded once as a whole, they need no decoding per string.
         self._text = data.decode("ascii") if data.isascii() else None
+
+    def holds(self, offset: int) -> bool:
+        """Whether a NUL-ended string stands at `offset`."""
+        return 0 <= offset <= self._last
+
+    def starts(self, offset: int, wanted: tuple[bytes, ...]) -> bool:
+        """Whether one of `wanted` (with its NUL) stands at `offset`."""
+        return self._data.startswith(wanted, offset)
 
     def at(self, offset: int) -> str | None:
         """The NUL-ended string at `offset`, or None if there is none (or too many were asked for)."""
