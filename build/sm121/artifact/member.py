@@ -173,9 +173,9 @@ class RawReader(io.RawIOBase):
         return True
 
 
-def buffered(raw: io.RawIOBase) -> BinaryIO:
-    """Wrap a raw stream for reading in large pieces."""
-    return io.BufferedReader(raw, CHUNK)
+def buffered(raw: io.RawIOBase, size: int = CHUNK) -> BinaryIO:
+    """Wrap a raw stream of `size` bytes for reading in large pieces."""
+    return io.BufferedReader(raw, max(min(size, CHUNK), io.DEFAULT_BUFFER_SIZE))
 
 
 def give_back(memory: mmap.mmap, start: int, position: int) -> int:

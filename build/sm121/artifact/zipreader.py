@@ -139,7 +139,7 @@ class ZipArchive:
         """Stream an entry's data; damage is found at the latest when its end is reached."""
         if entry.damage:
             raise ArtifactError(f"{printable(entry.path)} in {self.path.name} cannot be read: {entry.damage}.")
-        return buffered(_Inflater(self._file, entry, self.path.name))
+        return buffered(_Inflater(self._file, entry, self.path.name), entry.size)
 
     def mapped(self, entry: ZipEntry) -> Mapped | None:
         """The data in the mapped archive, if it is stored plainly; its checksum is verified here."""

@@ -109,7 +109,6 @@ def read_cubin(data: Buffer, *, bodies: bool = True) -> Cubin:
     With `bodies` off, kernels have names and sizes only: their registers and code are None, their shared memory 0.
     """
     elf = ElfFile.parse(data)
-    arch, known = read_target(elf)
     damage = Remarks(elf.damage)
     toolkit = None
     kernels: tuple[Kernel, ...] = ()
@@ -118,6 +117,7 @@ def read_cubin(data: Buffer, *, bodies: bool = True) -> Cubin:
         toolkit = _toolkit(elf)
     except DamagedError as error:
         damage.add(*error.problems)
+    arch, known = _target(elf, toolkit)
     try:
         kernels, functions = _kernels(elf, arch, damage, bodies=bodies)
     except DamagedError as error:
@@ -131,6 +131,14 @@ def read_target(elf: ElfFile) -> tuple[ArchSpec, bool]:
     In order of trust: the arguments of the tool that made it; then the marks for "this chip only". The family stands
     in no header field.
     """
+    try:
+        toolkit = _toolkit(elf)
+    except DamagedError:
+        toolkit = None  # the same damage is reported by whoever reads that section for its own sake
+    return _target(elf, toolkit)
+
+
+def _target(elf: ElfFile, toolkit: Toolkit | None) -> tuple[ArchSpec, bool]:
     if elf.machine_number != EM_CUDA:
         raise DamagedError(f"not a cubin: wanted ELF machine {EM_CUDA}, found {elf.machine_number}.")
     old = elf.os_abi == _OLD_ABI
@@ -142,13 +150,12 @@ def read_target(elf: ElfFile) -> tuple[ArchSpec, bool]:
         )
     if old:
         return ArchSpec(sm // 10, sm % 10, "a" if elf.flags & 0x800 else ""), True
-    suffix, known = _suffix(elf, sm)
+    suffix, known = _suffix(elf, sm, toolkit)
     return ArchSpec(sm // 10, sm % 10, suffix), known
 
 
-def _suffix(elf: ElfFile, sm: int) -> tuple[str, bool]:
+def _suffix(elf: ElfFile, sm: int, toolkit: Toolkit | None) -> tuple[str, bool]:
     try:
-        toolkit = _toolkit(elf)
         named = re.search(r"-arch[= ]sm_(\d+)([af]?)\b", toolkit.arguments) if toolkit else None
         if named and int(named[1]) == sm:
             return named[2], True

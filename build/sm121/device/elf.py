@@ -95,8 +95,8 @@ class Sections(Sequence[Section]):
     def named(self, *names: str) -> tuple[Section, ...]:
         """The sections with one of these names, in the order of the table."""
         wanted = tuple(name.encode() + b"\0" for name in names)
-        starts = self._names.starts
-        return tuple(self[number] for number, row in enumerate(self._rows) if starts(row[0], wanted))
+        starts = self._names.data.startswith
+        return tuple(self[number] for number, row in enumerate(self._rows) if starts(wanted, row[0]))
 
     def of_type(self, kind: int) -> tuple[Section, ...]:
         """The sections of a type (SHT_...), in the order of the table."""
@@ -294,9 +294,9 @@ def _sections(window: Window, header: _Header, damage: Remarks) -> Sections:
         except DamagedError as error:
             damage.add(*error.problems)
     made = Sections(rows, names)
-    room, end = 2 * window.size, window.size
+    room, end, last_name = 2 * window.size, window.size, names.last
     for index, (at, kind, _, _, offset, size, _, _, _, _) in enumerate(rows):
-        if header.names and kind != SHT_NULL and not names.holds(at):
+        if at > last_name and header.names and kind != SHT_NULL:
             damage.add(f"section {index}: its name at {at:#x} lies outside the table of names.")
         if kind in _EMPTY:
             continue

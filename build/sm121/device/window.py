@@ -82,33 +82,28 @@ class Window:
 
 
 class Strings:
-    """A string table. It gives out a bounded number of bytes, however many names claim to overlap in it."""
+    """A string table. It gives out a bounded number of bytes, however many names claim to overlap in it.
+
+    `last` is where the last string ends: none begins after it.
+    """
 
     def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._last = data.rfind(b"\0")
+        self.data = data
+        self.last = data.rfind(b"\0")
         self._left = 8 * len(data) + (1 << 16)
         # Nearly all tables are ASCII: decoded once as a whole, they need no decoding per string.
         self._text = data.decode("ascii") if data.isascii() else None
 
-    def holds(self, offset: int) -> bool:
-        """Whether a NUL-ended string stands at `offset`."""
-        return 0 <= offset <= self._last
-
-    def starts(self, offset: int, wanted: tuple[bytes, ...]) -> bool:
-        """Whether one of `wanted` (with its NUL) stands at `offset`."""
-        return self._data.startswith(wanted, offset)
-
     def at(self, offset: int) -> str | None:
         """The NUL-ended string at `offset`, or None if there is none (or too many were asked for)."""
         text = self._text
-        end = self._data.find(b"\0", offset) if text is None else text.find("\0", offset)
+        end = self.data.find(b"\0", offset) if text is None else text.find("\0", offset)
         if offset < 0 or end < 0:
             return None
         self._left -= end - offset
         if self._left < 0:
             return None
-        return self._data[offset:end].decode("utf-8", "replace") if text is None else text[offset:end]
+        return self.data[offset:end].decode("utf-8", "replace") if text is None else text[offset:end]
 
 
 class Remarks:

@@ -67,6 +67,7 @@ def _families(data: dict[str, Any]) -> Families:
         ),
         tuple((row["library"], row["prefix"]) for row in data["prefix"]),
         tuple((row["family"], re.compile(row["pattern"])) for row in data["name"]),
+        _any_of([row["pattern"] for row in data["name"]]),
     )
 
 

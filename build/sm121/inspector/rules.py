@@ -121,6 +121,8 @@ class Families:
     libraries: tuple[tuple[str, str, re.Pattern[str] | None], ...]
     prefixes: tuple[tuple[str, str], ...]
     names: tuple[tuple[str, re.Pattern[str]], ...]
+    any_name: re.Pattern[str]
+    """Found in every name that one of `names` is found in: most kernels need one search."""
 
     def of_library(self, path: str) -> str | None:
         """The family that all kernels of a library belong to, None if their names decide."""
@@ -132,7 +134,9 @@ class Families:
 
     def of_name(self, kernel: str) -> str:
         """The family of a mangled name."""
-        return next((family for family, pattern in self.names if pattern.search(kernel)), self.other)
+        if not self.any_name.search(kernel):
+            return self.other
+        return next(family for family, pattern in self.names if pattern.search(kernel))
 
     def prefix(self, path: str) -> str:
         """What stands before the families of this library's kernels."""
