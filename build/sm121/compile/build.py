@@ -19,7 +19,7 @@ from sm121.progress import duration
 from sm121.target import GB10
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from sm121.progress import Counter, Progress
 
@@ -104,8 +104,9 @@ def build(
     schedule: Schedule,
     progress: Progress,
     retry_flag: str = "--jobs",
+    listen: Callable[[str], None] | None = None,
 ) -> list[Cost]:
-    """Run ninja and return what each command cost.
+    """Run ninja and return what each command cost; `listen` gets every line that it prints.
 
     Raises OutOfMemoryError when the compiler was ended for want of memory, CompileError otherwise, each with the
     failing file and the compiler's own lines.
@@ -122,6 +123,8 @@ def build(
             tail.append(line)
             reader.feed(line)
             watch.line(line)
+            if listen:
+                listen(line)
 
         with watch:
             status = process.stream(argv, log=log, on_line=on_line, cwd=obj, env=env)

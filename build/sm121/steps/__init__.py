@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from sm121.pack.publish import Published, ensure_publishable
 from sm121.sources.fetch import fetch
 from sm121.steps import delivery, finishing, inputs, libraries
-from sm121.steps.libraries import Prepared
+from sm121.steps.libraries import Edited, Prepared
 from sm121.steps.run import Context, Run
 
 if TYPE_CHECKING:
@@ -17,8 +17,10 @@ if TYPE_CHECKING:
 
     from sm121.compile.build import Cost
     from sm121.plan.model import Plan
+    from sm121.progress import Progress
+    from sm121.workspace import Workspace
 
-__all__ = ["Build", "Context", "Prepared", "Run"]
+__all__ = ["Build", "Context", "Edited", "Prepared", "Run"]
 
 _ACTIONS: Mapping[str, Callable[[Run, Path], None]] = {
     "source": inputs.source,
@@ -57,13 +59,31 @@ class Build:
                 run.work.do(run.plan.step(name), partial(_ACTIONS[name], run), run.progress)
             return run.result(until)
 
-    def prepare(self) -> Prepared:
-        """Lay out and configure the build tree."""
-        return libraries.prepare(self._run)
+    @property
+    def plan(self) -> Plan:
+        return self._run.plan
 
-    def make(self, prepared: Prepared, targets: Sequence[str]) -> list[Cost]:
-        """Make `targets` in a prepared tree: extensions, or objects of one."""
-        return libraries.make(self._run, prepared, targets)
+    @property
+    def work(self) -> Workspace:
+        return self._run.work
+
+    @property
+    def progress(self) -> Progress:
+        return self._run.progress
+
+    def tree(self, edited: str = "") -> Path:
+        """Where the build tree is, or will be."""
+        return libraries.build_tree_of(self._run, edited)
+
+    def prepare(self, edited: Edited | None = None) -> Prepared:
+        """Lay out and configure the build tree."""
+        return libraries.prepare(self._run, edited)
+
+    def make(
+        self, prepared: Prepared, targets: Sequence[str], *, listen: Callable[[str], None] | None = None
+    ) -> list[Cost]:
+        """Make `targets` in a prepared tree: extensions, or objects of one; `listen` as `libraries.make` has it."""
+        return libraries.make(self._run, prepared, targets, listen=listen)
 
     def _fetch(self, steps: set[str]) -> None:
         """Bring the files that `steps` read."""

@@ -23,7 +23,7 @@ from sm121.plan.vllm_steps import COMPILERS
 from sm121.preflight import loader_emulator
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from sm121.steps.run import Run
 
@@ -39,6 +39,18 @@ _TREE = (
 
 
 @dataclass(frozen=True, slots=True)
+class Edited:
+    """Sources that take the place of the pinned ones, in a build tree of their own.
+
+    `name` is added to the tree's name. `place` brings the folder that it is given up to date, touching only what
+    changed, and returns a digest of all that CMake reads: another digest is configured anew.
+    """
+
+    name: str
+    place: Callable[[Path], str]
+
+
+@dataclass(frozen=True, slots=True)
 class Prepared:
     """A configured build tree, and how its compilers are run."""
 
@@ -47,13 +59,21 @@ class Prepared:
     schedule: Schedule
 
 
-def prepare(run: Run) -> Prepared:
+def build_tree_of(run: Run, edited: str = "") -> Path:
+    """The folder of a plan's build tree; with the name of edited sources, of the tree that is theirs."""
+    plan = run.plan
+    name = f"{plan.project}-{plan.version}-{plan.line}-{plan.target_cpu}"
+    return run.work.tree(f"{name}-{edited}" if edited else name).resolve()
+
+
+def prepare(run: Run, edited: Edited | None = None) -> Prepared:
     """Lay out the build tree and configure it; what is in place already is kept."""
     plan, step = run.plan, run.plan.step("libraries")
-    tree = run.work.tree(f"{plan.project}-{plan.version}-{plan.line}-{plan.target_cpu}").resolve()
+    tree = build_tree_of(run, edited.name if edited else "")
     parts = [
         build_tree.Part(name, run.result(made_by) / folder, plan.step(made_by).key, writable=name == "source")
         for name, made_by, folder in (*_TREE, *((("trees", "trees", "."),) if plan.trees else ()))
+        if not (edited and name == "source")
     ]
     if build_tree.lay_out(tree, parts) - {"source"}:
         # Their files carry one time, so ninja would not see that they changed; the compiler cache will.
@@ -64,26 +84,32 @@ def prepare(run: Run) -> Prepared:
     values["launcher"] = ";".join(_launcher(run, tree, values["python"]))
     env = process.environment({name: value.format(**values) for name, value in step.env.items()})
     prepared = Prepared(tree, {**env, **_cache_environment(run)}, _schedule(run))
+    state = f"{step.key} {edited.place(tree / 'source')}" if edited else step.key
     configured = tree / "obj" / "configured.json"
-    if not configured.exists() or configured.read_text() != step.key:
+    if not configured.exists() or configured.read_text() != state:
         configured.unlink(missing_ok=True)
         log = run.work.log("configure")
         run.progress.say(f"  configuring, log: {log}")
         argv = [word.format(**values) for word in step.argv]
         lines = configure(tree, argv, env, log, prepared.schedule)
         (tree / "obj" / "status.json").write_text(json.dumps(lines, indent=1) + "\n")
-        configured.write_text(step.key)
+        configured.write_text(state)
     return prepared
 
 
-def make(run: Run, prepared: Prepared, targets: Sequence[str]) -> list[Cost]:
-    """Run ninja for `targets` (extensions, or objects of one) and return what each command cost."""
+def make(
+    run: Run, prepared: Prepared, targets: Sequence[str], *, listen: Callable[[str], None] | None = None
+) -> list[Cost]:
+    """Run ninja for `targets` (extensions, or objects of one) and return what each command cost.
+
+    With `listen`, ninja goes on after a failure as far as it can, and `listen` gets every line that it prints.
+    """
     log = run.work.log("compile")
     run.progress.say(f"  compiling with {run.plan.jobs} jobs, log: {log}")
     ninja = str(prepared.tree / "tools" / "bin" / "ninja")
     return build(
-        prepared.tree, [ninja, "-j", str(run.plan.jobs), *targets], prepared.env, log,
-        schedule=prepared.schedule, progress=run.progress,
+        prepared.tree, [ninja, "-j", str(run.plan.jobs), *(["-k", "0"] if listen else []), *targets],
+        prepared.env, log, schedule=prepared.schedule, progress=run.progress, listen=listen,
     )  # fmt: skip
 
 
