@@ -94,7 +94,15 @@ def lint(session: nox.Session) -> None:
     for folder in sorted(path for path in Path("tests").iterdir() if any(path.glob("*.py"))):
         # Test folders are no packages; each has helpers of its own beside its tests.
         files = map(str, sorted(folder.glob("*.py")))
-        session.run("mypy", *files, env={"MYPYPATH": f"build:{folder}:tests:tests/hardware"})
+        where = f"build:{folder}:tests:tests/hardware:tests/artifact:tests/device"
+        session.run("mypy", *files, env={"MYPYPATH": where})
+
+
+@nox.session
+def fuzz(session: nox.Session) -> None:
+    """Damaged input for every reader and the whole inspection: `-- --cpu-minutes 30`."""
+    install(session, "test")
+    session.run("python", "tests/fuzz.py", *session.posargs, env=PACKAGE)
 
 
 @nox.session

@@ -124,7 +124,12 @@ class Member:
             raise ArtifactError(
                 f"{printable(self.path)} claims {self.size} bytes; at most {LIMITS.member} are inflated."
             )
-        memory = mmap.mmap(-1, self.size)
+        try:
+            memory = mmap.mmap(-1, self.size)
+        except OSError as error:
+            raise ArtifactError(
+                f"{printable(self.path)} claims {self.size} bytes, more than this process may hold: {error.strerror}."
+            ) from error
         try:
             with self.open() as stream:
                 complete = _fill(memory, stream)
