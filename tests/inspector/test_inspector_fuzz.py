@@ -7,6 +7,7 @@ import mmap
 import random
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import fuzz_reports
@@ -47,7 +48,9 @@ def test_a_member_that_memory_cannot_hold_is_a_finding(tmp_path: Path, monkeypat
             raise OSError(errno.ENOMEM, "Cannot allocate memory")
         return mapped(file, size, **how)
 
-    monkeypatch.setattr("sm121.artifact.member.mmap.mmap", full)
+    for room in "artifact.member", "inspector.forward":
+        patched = SimpleNamespace(**{**vars(mmap), "mmap": full})
+        monkeypatch.setattr(f"sm121.{room}.mmap", patched)
     with open_artifact(path) as artifact:
         report = inspect_artifact(artifact)
     assert any("Cannot allocate memory" in finding.message for finding in report.findings)

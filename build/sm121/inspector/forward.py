@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from sm121.artifact.member import printable
 from sm121.device import DamagedError, DeviceCode, read_device_code
 from sm121.device.fatbin import HEADER, KEPT_PAYLOAD, MAGIC_BYTES, read_container
 from sm121.device.window import Window
@@ -60,8 +61,10 @@ def read_forward(
     file with device code at all, ArtifactError if its bytes cannot be had.
     """
     if not 0 < member.size <= LARGEST:
-        raise ArtifactError(f"{member.path} has {member.size} bytes; from 1 to {LARGEST} are looked at.")
-    with _memory(member.size) as memory:
+        raise ArtifactError(
+            f"{printable(member.path)} has {member.size} bytes; from 1 to {LARGEST} are looked at."
+        )
+    with _memory(member) as memory:
         guess = _Guess(memory, look)
         sha256 = _fill(member, memory, head, rest, guess, digest=digest)
         code = read_device_code(memory)
@@ -77,12 +80,16 @@ def read_forward(
         yield read_buffer(buffer, look, digest=digest)
 
 
-def _memory(size: int) -> mmap.mmap:
+def _memory(member: Member) -> mmap.mmap:
     """Memory of our own: what a shared map gives back stays with the system."""
-    if not hasattr(mmap, "MAP_PRIVATE"):
-        return mmap.mmap(-1, size)
-    memory = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    if hasattr(mmap, "MADV_HUGEPAGE") and size >= _WORTH_HUGE_PAGES:
+    private = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
+    try:
+        memory = mmap.mmap(-1, member.size, **private)
+    except OSError as error:
+        raise ArtifactError(
+            f"{printable(member.path)} claims {member.size} bytes, more than this process may hold: {error.strerror}."
+        ) from error
+    if hasattr(mmap, "MADV_HUGEPAGE") and member.size >= _WORTH_HUGE_PAGES:
         memory.madvise(mmap.MADV_HUGEPAGE)
     return memory
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from sm121.pins.model import Cpu
 
 PYTHON = (3, 12)
-"""The Python of the runtime environment."""
+"""The Python of the runtime environment, unless another is asked for."""
 LIBC = (2, 34)
 """The oldest glibc that is served. Some companions (tilelang 0.1.12) have no aarch64 wheel for an older one."""
 
@@ -54,11 +54,17 @@ def best_wheel(
             found.append((min(usable), file.filename, file))
     if not found:
         raise FetchError(
-            f"{project or 'the project'} {version} has no wheel for Python {PYTHON[0]}.{PYTHON[1]}, {cpu}, "
+            f"{project or 'the project'} {version} has no wheel for {_shown(ranks)}, {cpu}, "
             f"glibc {LIBC[0]}.{LIBC[1]}.",
             do="take another version, or build that package and pin the result.",
         )
     return min(found)[2]
+
+
+def _shown(ranks: dict[Tag, int]) -> str:
+    """`Python 3.12`: the one whose own tags come first."""
+    interpreter = min(ranks, key=lambda tag: ranks[tag]).interpreter
+    return f"Python {interpreter[2:3]}.{interpreter[3:]}"
 
 
 def sdist(files: Iterable[IndexFile], version: str) -> IndexFile:

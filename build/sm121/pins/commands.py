@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +23,7 @@ from sm121.errors import (
 )
 from sm121.findings import Verdict, overall
 from sm121.pins.audit import check, judge, sorted_findings
+from sm121.pins.choose import PYTHON
 from sm121.pins.edit import Edits
 from sm121.pins.environment import Environment
 from sm121.pins.explain import explain
@@ -33,7 +36,6 @@ from sm121.progress import Progress
 from sm121.values import CudaVersion
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Sequence
 
     from sm121.findings import Finding
@@ -70,6 +72,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     locking.add_argument(
         "--output", "-o", metavar="FILE", type=Path, help="write here instead of standard output"
     )
+    locking.add_argument(
+        "--python", metavar="VERSION", type=_python, default=PYTHON,
+        help=f"Python of the machine or image that will hold it (default: {PYTHON[0]}.{PYTHON[1]})",
+    )  # fmt: skip
     locking.set_defaults(pins_action=_lock)
     explaining = actions.add_parser("explain", help="why this version, who demands it, what is known about it")
     explaining.add_argument("name", metavar="NAME", help="a package")
@@ -224,13 +230,20 @@ def _lock(arguments: argparse.Namespace) -> int:
     _, line, release, cpu = _chosen(arguments)
     progress = Progress()
     with progress.step(f"resolve line {line.name}, vLLM {release.version}, {cpu}"):
-        text = lock(line, release, cpu, beside=arguments.beside)
+        text = lock(line, release, cpu, beside=arguments.beside, python=arguments.python)
     if arguments.output is None:
         print(text, end="")
     else:
         _write(arguments.output, text)
         progress.say(f"{text.count('--hash')} wheels locked in {arguments.output}")
     return 0
+
+
+def _python(text: str) -> tuple[int, int]:
+    match = re.fullmatch(r"3\.(\d{1,2})", text)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"a Python version looks like 3.12, found {text!r}")
+    return 3, int(match[1])
 
 
 def _write(path: Path, text: str) -> None:

@@ -27,17 +27,19 @@ if TYPE_CHECKING:
 _WORKERS = 12
 
 
-def lock(line: Line, release: Release, cpu: Cpu, *, beside: Sequence[str] = ()) -> str:
+def lock(
+    line: Line, release: Release, cpu: Cpu, *, beside: Sequence[str] = (), python: tuple[int, int] = PYTHON
+) -> str:
     """Resolve, judge and hash the runtime environment of a line; every file of every wheel must have one owner.
 
-    vLLM itself is left out, because the wheel that was built takes its place. Raises PinsError if no set exists,
+    `python` is that of the machine or image that will hold it. vLLM itself is left out, because the wheel that was built takes its place. Raises PinsError if no set exists,
     if it does not pass, or if the line's torch is not on the index.
     """
     if not line.torches:
         line.torch(release, cpu)
-    resolution = resolve([f"vllm=={release.version}", *beside], constraints(line, release), cpu)
+    resolution = resolve([f"vllm=={release.version}", *beside], constraints(line, release), cpu, python=python)
     names = sorted(set(resolution.versions) - {"vllm"})
-    ranks = tags(cpu)
+    ranks = tags(cpu, python=python)
     with ThreadPoolExecutor(_WORKERS) as pool:
         files = dict(zip(names, pool.map(partial(_wheel, resolution, cpu, ranks), names), strict=True))
         records = dict(zip(names, pool.map(record, files.values()), strict=True))
@@ -45,10 +47,13 @@ def lock(line: Line, release: Release, cpu: Cpu, *, beside: Sequence[str] = ()) 
     faults = [finding.message for finding in findings if finding.verdict is Verdict.FAIL]
     if faults:
         raise PinsError(faults, do="change the pins; a set that fails is not locked.")
-    return locked(line, release, cpu, resolution, files)
+    return locked(line, release, cpu, resolution, files, python=python)
 
 
-def locked(line: Line, release: Release, cpu: Cpu, resolution: Resolution, files: Mapping[str, IndexFile]) -> str:
+def locked(
+    line: Line, release: Release, cpu: Cpu, resolution: Resolution, files: Mapping[str, IndexFile],
+    *, python: tuple[int, int] = PYTHON,
+) -> str:  # fmt: skip
     """The text of the lock. Pure. Raises PinsError for a file whose hash the index does not give."""
     bare = [file.filename for file in files.values() if file.sha256 is None]
     if bare:
@@ -56,7 +61,7 @@ def locked(line: Line, release: Release, cpu: Cpu, resolution: Resolution, files
     total = sum(file.size or 0 for file in files.values())
     text = [
         f"# Runtime environment of line {line.name} for vLLM {release.version}: {len(files)} wheels, {total} bytes.",
-        f"# Linux {cpu}, glibc {LIBC[0]}.{LIBC[1]} or newer, Python {PYTHON[0]}.{PYTHON[1]}. vLLM itself is left out:",
+        f"# Linux {cpu}, glibc {LIBC[0]}.{LIBC[1]} or newer, Python {python[0]}.{python[1]}. vLLM itself is left out:",
         "# install the wheel that was built, with --no-deps.",
     ]
     for name, file in files.items():

@@ -31,8 +31,10 @@ class Resolution:
     via: Mapping[str, tuple[str, ...]]
 
 
-def resolve(requirements: Iterable[str], constraints: Iterable[str], cpu: Cpu) -> Resolution:
-    """Let uv find versions for `requirements` under `constraints`, wheels only, on Linux with LIBC and PYTHON.
+def resolve(
+    requirements: Iterable[str], constraints: Iterable[str], cpu: Cpu, *, python: tuple[int, int] = PYTHON
+) -> Resolution:
+    """Let uv find versions for `requirements` under `constraints`, wheels only, on Linux with LIBC and `python`.
 
     Raises PinsError with uv's explanation of a conflict, FetchError if the index cannot be reached,
     PreflightError without uv.
@@ -46,7 +48,7 @@ def resolve(requirements: Iterable[str], constraints: Iterable[str], cpu: Cpu) -
         done = process.run(
             [
                 program, "pip", "compile", wanted, "--constraints", limits, "--only-binary", ":all:",
-                "--python-version", f"{PYTHON[0]}.{PYTHON[1]}", "--no-python-downloads",
+                "--python-version", f"{python[0]}.{python[1]}", "--no-python-downloads",
                 "--python-platform", f"{cpu}-manylinux_{LIBC[0]}_{LIBC[1]}",
                 "--no-config", "--no-header", "--no-progress", "--color", "never",
             ],
