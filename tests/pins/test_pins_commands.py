@@ -165,7 +165,9 @@ def small(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
         wheel("one", "1.0", files={"one/__init__.py": "1"}), wheel("two", "2.0", files={"two/__init__.py": "2"})
     )
     versions = {"vllm": RELEASE.version, "one": "1.0", "two": "2.0"}
-    monkeypatch.setattr(lock, "resolve", lambda *_: Resolution(versions, {"one": ("vllm",), "two": ("one",)}))
+    monkeypatch.setattr(
+        lock, "resolve", lambda *_, **__: Resolution(versions, {"one": ("vllm",), "two": ("one",)})
+    )
     return world
 
 
@@ -189,6 +191,14 @@ def test_lock_to_standard_output_twice_the_same(capsys: pytest.CaptureFixture[st
     assert capsys.readouterr().out == first
 
 
+@pytest.mark.usefixtures("small")
+def test_lock_for_another_python(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("lock", "--python", "3.13") == 0
+    assert "glibc 2.34 or newer, Python 3.13. vLLM" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        run("lock", "--python", "2.7")
+
+
 def test_lock_refuses_files_with_two_owners(small: World) -> None:
     small.projects["two"].clear()
     small.add(wheel("two", "2.0", files={"one/__init__.py": "not one's"}))
@@ -198,7 +208,7 @@ def test_lock_refuses_files_with_two_owners(small: World) -> None:
 
 def test_lock_refuses_a_set_that_fails(small: World, monkeypatch: pytest.MonkeyPatch) -> None:
     small.add(wheel("triton", "3.5.1"))
-    monkeypatch.setattr(lock, "resolve", lambda *_: Resolution({"triton": "3.5.1"}, {}))
+    monkeypatch.setattr(lock, "resolve", lambda *_, **__: Resolution({"triton": "3.5.1"}, {}))
     with pytest.raises(PinsError, match=r"triton 3\.5\.1 carries only ptxas 12\.8\.93"):
         run("lock")
 

@@ -32,8 +32,9 @@ def lock(
 ) -> str:
     """Resolve, judge and hash the runtime environment of a line; every file of every wheel must have one owner.
 
-    `python` is that of the machine or image that will hold it. vLLM itself is left out, because the wheel that was built takes its place. Raises PinsError if no set exists,
-    if it does not pass, or if the line's torch is not on the index.
+    `python` is that of the machine or image that will hold it. vLLM itself is left out, because the wheel that was
+    built takes its place. Raises PinsError if no set exists, if it does not pass, or if the line's torch is not on
+    the index.
     """
     if not line.torches:
         line.torch(release, cpu)
