@@ -10,7 +10,7 @@ import sm121
 PACKAGE = Path(sm121.__file__).parent
 ORDER = [
     "errors", "values", "target", "findings", "process", "progress", "resources", "index", "device", "artifact",
-    "inspector", "pins", "arch_lists", "plan", "sources", "toolchain", "compile", "finish", "pack", "manifest",
+    "inspector", "pins", "arch_lists", "plan", "sources", "toolchain", "compile", "finish", "pack", "manifest", "image",
     "finish_commands", "workspace", "local", "preflight", "steps", "audit", "build_commands", "cli",
 ]  # fmt: skip
 JUDGES = {"device", "artifact", "inspector"}

@@ -72,6 +72,7 @@ class Descriptor:
     platform: Platform | None = None
     annotations: Mapping[str, str] = field(default_factory=dict)
     urls: tuple[str, ...] = ()
+    artifact_type: str = ""
 
     @classmethod
     def of_table(cls, reader: JsonReader, table: Table, key: str) -> Self:
@@ -89,14 +90,18 @@ class Descriptor:
             platform=Platform(*named) if platform else None,
             annotations=reader.strings(table, "annotations"),
             urls=reader.texts(table, "urls"),
+            artifact_type=reader.text(table, "artifactType"),
         )
 
     @property
     def attestation(self) -> bool:
-        """BuildKit stores statements about an image beside it, for the platform unknown/unknown."""
-        return "vnd.docker.reference.type" in self.annotations or (
-            self.platform is not None and self.platform.os == "unknown"
-        )
+        """Whether it is a statement about an image and none itself.
+
+        BuildKit stores those beside the image for the platform unknown/unknown, others with an artifact type.
+        """
+        marked = "vnd.docker.reference.type" in self.annotations
+        unknown = self.platform is not None and self.platform.os == "unknown"
+        return marked or unknown or self.artifact_type not in {"", *_CONFIG_TYPES}
 
 
 @dataclass(frozen=True, slots=True)

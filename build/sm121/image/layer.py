@@ -1,0 +1,188 @@
+"""Writes one layer, the same bytes on every machine: sorted paths, one time, numeric owners, no names of the host."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import tarfile
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import IO, TYPE_CHECKING, BinaryIO, Protocol
+
+import zstandard
+from zlib_ng import gzip_ng_threaded
+
+from sm121.errors import PackError
+from sm121.image.documents import OCI_LAYER, LayerDone
+from sm121.values import CHUNK, Sha256
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from sm121.image.store import BlobStore
+
+
+class Compression(StrEnum):
+    """How a layer is stored. Every engine reads gzip; zstd needs Docker 23, containerd 1.5 or podman 4."""
+
+    GZIP = "gzip"
+    ZSTD = "zstd"
+
+
+LEVELS = {Compression.GZIP: 6, Compression.ZSTD: 3}
+
+
+class Source(Protocol):
+    """Where the bytes of a file come from."""
+
+    def open(self) -> BinaryIO: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Bytes:
+    """Content that is held in memory."""
+
+    data: bytes
+
+    def open(self) -> BinaryIO:
+        return io.BytesIO(self.data)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One path of a layer, relative, with forward slashes.
+
+    A file has a `source` of `size` bytes, and `sha256` if its bytes are known before; a symbolic link has `link`; a
+    folder has neither. Folders above are made without being listed.
+    """
+
+    path: str
+    mode: int = 0o644
+    source: Source | None = None
+    size: int = 0
+    sha256: Sha256 | None = None
+    link: str = ""
+    owner: int = 0
+    """Numeric user and group."""
+
+    @classmethod
+    def text(cls, path: str, data: bytes, *, mode: int = 0o644, owner: int = 0) -> Entry:
+        """A file whose bytes are at hand."""
+        return cls(path, mode, Bytes(data), len(data), Sha256.of_bytes(data), owner=owner)
+
+    @classmethod
+    def folder(cls, path: str, *, mode: int = 0o755, owner: int = 0) -> Entry:
+        return cls(path, mode, owner=owner)
+
+
+def write_layer(
+    store: BlobStore, entries: Iterable[Entry], *, epoch: int, created_by: str, comment: str = "",
+    compression: Compression = Compression.GZIP, level: int | None = None, threads: int = 2,
+) -> LayerDone:  # fmt: skip
+    """Write a layer into the store; `epoch` is the time of every path, in seconds since 1970.
+
+    How many `threads` compress does not change the bytes. Raises PackError if a file is not what its entry says.
+    """
+    with store.writing() as (file, admit):
+        stored = _Hashing(file)
+        with _compressor(stored, compression, level or LEVELS[compression], threads) as packed:
+            plain = _Hashing(packed)
+            _write_tar(plain, entries, epoch)
+        admit(stored.digest)
+    return LayerDone(
+        stored.digest, stored.count, plain.digest, f"{OCI_LAYER}+{compression}", created_by, comment
+    )  # fmt: skip
+
+
+def _write_tar(target: _Hashing, entries: Iterable[Entry], epoch: int) -> None:
+    listed = {entry.path: entry for entry in entries}
+    for path in [*listed]:
+        while path := path.rpartition("/")[0]:
+            listed.setdefault(path, Entry.folder(path))
+    with tarfile.open(fileobj=target, mode="w|", format=tarfile.PAX_FORMAT, bufsize=CHUNK) as archive:  # type: ignore[call-overload]
+        archive.copybufsize = CHUNK
+        for path in sorted(listed, key=str.encode):
+            entry = listed[path]
+            header = _header(entry, epoch)
+            if entry.source is None:
+                archive.addfile(header)
+                continue
+            with entry.source.open() as stream:
+                checked = _Checked(stream, entry.size)
+                archive.addfile(header, checked)
+            checked.verify(entry)
+
+
+def _header(entry: Entry, epoch: int) -> tarfile.TarInfo:
+    header = tarfile.TarInfo(entry.path)
+    header.mode, header.mtime = entry.mode, epoch
+    header.uid = header.gid = entry.owner
+    if entry.link:
+        header.type, header.linkname, header.mode = tarfile.SYMTYPE, entry.link, 0o777
+    elif entry.source is None:
+        header.type = tarfile.DIRTYPE
+    else:
+        header.size = entry.size
+    return header
+
+
+class _Hashing(io.RawIOBase):
+    """Hashes and counts what passes."""
+
+    def __init__(self, target: IO[bytes]) -> None:
+        self._target, self._hash, self.count = target, hashlib.sha256(), 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: bytes) -> int:  # type: ignore[override]
+        self._hash.update(data)
+        self.count += len(data)
+        self._target.write(data)
+        return len(data)
+
+    @property
+    def digest(self) -> Sha256:
+        return Sha256(self._hash.hexdigest())
+
+
+class _Checked(io.RawIOBase):
+    """Hashes a file while it goes into the archive; it neither grows nor shrinks unseen."""
+
+    def __init__(self, stream: BinaryIO, size: int) -> None:
+        self._stream, self._size = stream, size
+        self._hash, self._count = hashlib.sha256(), 0
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, count: int = -1) -> bytes:
+        data = self._stream.read(count)
+        self._hash.update(data)
+        self._count += len(data)
+        return data
+
+    def verify(self, entry: Entry) -> None:
+        more = len(self._stream.read(1)) if not self._stream.closed else 0
+        found = Sha256(self._hash.hexdigest())
+        if self._count != self._size or more or entry.sha256 not in {None, found}:
+            raise PackError(
+                f"{entry.path}: the bytes are {found} ({self._count + more} bytes or more); "
+                f"{entry.sha256 or 'any'} ({self._size} bytes) was wanted.",
+                do="fetch or build the wheel again: what it holds is not what its RECORD says.",
+            )
+
+
+@contextmanager
+def _compressor(target: _Hashing, how: Compression, level: int, threads: int) -> Iterator[IO[bytes]]:
+    if how is Compression.ZSTD:
+        # One worker and more give the same bytes; none would give others.
+        packed = zstandard.ZstdCompressor(level=level, threads=max(1, threads)).stream_writer(
+            target, closefd=False
+        )
+        with packed:
+            yield packed  # type: ignore[misc]
+        return
+    with gzip_ng_threaded.open(target, "wb", compresslevel=level, threads=max(1, threads)) as file:
+        yield file
