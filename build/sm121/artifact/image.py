@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Self
 
 from sm121.artifact.layers import Layer, LayerContent
 from sm121.artifact.member import LIMITS, MOST_PROBLEMS, Kind, Member, printable
-from sm121.artifact.shadow import Shadow, cleaned
+from sm121.artifact.shadow import WHITEOUT, Shadow, cleaned
 from sm121.artifact.tarstream import TarKind
 from sm121.artifact.tree import Found, Tree
 from sm121.errors import ArtifactError
@@ -85,6 +85,18 @@ class Image:
         found = self.tree.find(path)
         return self._member(found) if found is not None and found.node.kind is TarKind.FILE else None
 
+    def hidden(self) -> Iterator[tuple[str, int, int]]:
+        """Files that layers carry and the image does not show: path, size in bytes, number of the layer.
+
+        Streams the layers that were not streamed yet, as `tree` does.
+        """
+        shown = {id(found.node.entry) for found in self.tree.files()}
+        for layer in self._layers:
+            for entry in layer.entries:
+                path = cleaned(entry.path)
+                if entry.kind is TarKind.FILE and path and id(entry) not in shown and not _whiteout(path):
+                    yield path, entry.size, layer.blob.number
+
     @cached_property
     def tree(self) -> Tree:
         """The merged view. Streams the layers if `members()` has not been exhausted before."""
@@ -154,6 +166,10 @@ class Image:
         origin = self.tree.find(node.same_as, follow=False) if node.same_as else None
         link = node.same_as if origin is not None and origin.node.entry is node.entry else ""
         return _file(found.path, node.entry, self._layers[node.layer], link=link)
+
+
+def _whiteout(path: str) -> bool:
+    return path.rpartition("/")[2].startswith(WHITEOUT)
 
 
 def _file(path: str, entry: TarEntry, layer: Layer, *, link: str = "") -> Member:

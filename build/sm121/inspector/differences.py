@@ -250,7 +250,7 @@ def _findings(before: Report, after: Report) -> list[Change]:
 
 def _kernels(before: Report, after: Report) -> list[KernelChange]:
     sides = [
-        {(report.libraries[item.library].path, _stable(item.name)): item for item in report.kernels}
+        {(report.libraries[item.library].path, stable_name(item.name)): item for item in report.kernels}
         for report in (before, after)
     ]
     changes = []
@@ -261,7 +261,7 @@ def _kernels(before: Report, after: Report) -> list[KernelChange]:
     return changes
 
 
-def _stable(name: str) -> str:
+def stable_name(name: str) -> str:
     """A name without the hashes that nvcc makes anew of path and time for what is local to a file."""
     return _LOCAL.sub(r"\1\2", name)
 

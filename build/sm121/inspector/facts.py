@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from sm121.artifact import Distribution
     from sm121.device import HostLibrary, Toolkit
     from sm121.findings import Finding
+    from sm121.inspector.container import Container
     from sm121.target import Kind
     from sm121.values import ArchSpec
 
@@ -139,3 +140,5 @@ class ArtifactFacts:
     paths: tuple[str, ...] = ()
     sha256: str = ""
     problems: tuple[Finding, ...] = ()
+    container: Container | None = None
+    """What an image is besides its files; None for anything else."""

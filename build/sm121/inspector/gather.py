@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sm121.artifact import Kind, Survey
+from sm121.inspector.container import contents_of
 from sm121.inspector.facts import ArtifactFacts, LibraryFacts, PlainFacts
 from sm121.inspector.pool import read_all
 from sm121.inspector.reading import may_hold_code, read_library
@@ -32,10 +33,7 @@ def gather(
     whole = ""
     if artifact.kind is Kind.IMAGE:
         for member in artifact.members():
-            if found.is_candidate(member):
-                found.take(member, read_library(member, found.depth(member.path)))
-            else:
-                found.pass_by(member)
+            found.stream(member)
     else:
         members = list(artifact.members())
         wanted = [(member, found.depth(member.path)) for member in members if found.is_candidate(member)]
@@ -59,6 +57,16 @@ class _Found:
         self._libraries: list[LibraryFacts] = []
         self._paths: list[str] = []
         self._size = 0
+        self._contents = contents_of(artifact)
+
+    def stream(self, member: Member) -> None:
+        """Read a member of an image, whose bytes pass once."""
+        if self._contents is not None:
+            member = self._contents.see(member)
+        if self.is_candidate(member):
+            self.take(member, read_library(member, self.depth(member.path)))
+        else:
+            self.pass_by(member)
 
     def is_candidate(self, member: Member) -> bool:
         """Whether a member is looked at for device code."""
@@ -97,6 +105,8 @@ class _Found:
         """All of it."""
         file = _file(self._artifact)
         distributions = self._survey.distributions()
+        contents = self._contents
+        container = contents.container() if contents is not None else None
         return ArtifactFacts(
             kind=str(self._artifact.kind),
             name=self._artifact.name,
@@ -105,7 +115,12 @@ class _Found:
             distributions=distributions,
             paths=tuple(sorted(self._paths)),
             sha256=sha256,
-            problems=(*self._artifact.problems, *self._survey.problems),
+            problems=(
+                *self._artifact.problems,
+                *self._survey.problems,
+                *(contents.problems if contents else ()),
+            ),
+            container=container,
         )
 
 

@@ -17,10 +17,13 @@ from sm121.inspector.coverage import cover, families
 from sm121.inspector.crosscheck import cross_check
 from sm121.inspector.gather import gather
 from sm121.inspector.judge.cache import judge_cache_path
+from sm121.inspector.judge.container import WATCHED, judge_container, judge_contents
 from sm121.inspector.judge.device_code import judge_library
 from sm121.inspector.judge.families import judge_families, judge_presence
+from sm121.inspector.judge.installed_wheel import judge_installed_wheel
 from sm121.inspector.judge.jit import jit_cost, judge_jit
 from sm121.inspector.judge.line import cuda_majors, cuda_of, judge_grafts, judge_line, judge_providers
+from sm121.inspector.judge.naming import judge_base
 from sm121.inspector.judge.ownership import judge_ownership
 from sm121.inspector.judge.promised import judge_promise, trace
 from sm121.inspector.judge.stamp import Stamp, judge_build_record, judge_stamp
@@ -71,6 +74,26 @@ class Options:
     """Which cuobjdump; "" takes the one on PATH."""
     jobs: int | None = None
     progress: Progress | None = field(default=None, compare=False)
+    wheels: tuple[ExpectedWheel, ...] = ()
+    """Wheels that must be installed in an image or environment, file by file."""
+    base: BaseImage | None = None
+    """The image that an image must begin with."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedWheel:
+    """A wheel file: its own list of files, and its sha256 (hexadecimal)."""
+
+    distribution: Distribution
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class BaseImage:
+    """A base by its name with digest, and the digests of its plain layers, first one first."""
+
+    name: str
+    diff_ids: tuple[str, ...]
 
 
 def inspect_artifact(artifact: Artifact, options: Options | None = None) -> Report:
@@ -111,6 +134,7 @@ def judge(facts: ArtifactFacts, options: Options, opinions: Sequence[Finding] = 
         *_expected(view),
         *_hosts(view),
         *_identity(view),
+        *_container(view),
         *_promised(view),
     ]
     lines = trace(options.promise, libraries) if options.promise else ()
@@ -274,9 +298,40 @@ def _identity(view: _View) -> Iterator[Finding]:
         yield Finding("stamp.expected", facts.name, Verdict.UNKNOWN, got, view.expected_version)
     if not view.alone:
         yield from judge_ownership([item.facts for item in view.here])
-        yield from judge_one_version([f"{item.facts.name}=={item.facts.version}" for item in view.here])
+        yield from _sites(view)
         for wheels in _staged(facts.paths).values():
             yield from judge_one_version(wheels)
+
+
+def _sites(view: _View) -> Iterator[Finding]:
+    """One version of each project in each environment, and what must be installed."""
+    sites: dict[str, list[str]] = defaultdict(list)
+    for item in view.here:
+        sites[item.facts.site].append(f"{item.facts.name}=={item.facts.version}")
+    for names in sites.values():
+        yield from judge_one_version(names)
+    for wheel in view.options.wheels:
+        yield from judge_installed_wheel(wheel.distribution, wheel.sha256, view.facts.distributions)
+
+
+def _container(view: _View) -> Iterator[Finding]:
+    """What an image is besides its files."""
+    facts, options = view.facts, view.options
+    container = facts.container
+    if container is None:
+        return
+    watched = [item.facts for item in view.here if item.facts.key in WATCHED]
+    python = next((item.python for item in watched if item.key in {"torch", "triton"} and item.python), "")
+    yield from judge_container(
+        container, {item.key: item.version for item in watched}, capability=options.capability, python=python,
+        driver=options.driver, torch=options.torch, paths=facts.paths,
+    )  # fmt: skip
+    machines = {library.path: library.machine for library in facts.libraries if library.format == "elf"}
+    yield from judge_contents(container, facts.distributions, machines, facts.paths)
+    if options.base is not None:
+        yield from judge_base(
+            container.diff_ids, container.labels, base=options.base.name, layers=options.base.diff_ids
+        )
 
 
 def _staged(paths: Iterable[str]) -> dict[str, list[str]]:

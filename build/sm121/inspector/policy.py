@@ -14,6 +14,7 @@ from typing import Any
 from packaging.specifiers import SpecifierSet
 
 from sm121.findings import Verdict
+from sm121.inspector.container_rules import container_rules
 from sm121.inspector.rules import (
     Bodies,
     Channel,
@@ -47,7 +48,8 @@ def policy() -> Policy:
         runtimes={int(major): _runtime(int(major), row) for major, row in files["cudart"]["libcudart"].items()},
         projects=tuple(_project(row) for row in projects["project"]),
         project_majors=frozenset(projects["majors"]),
-        dates={name: str(content["date"]) for name, content in files.items()},
+        dates={name: str(content["date"]) for name, content in files.items()}
+        | {"images": container_rules().date},
     )
 
 
