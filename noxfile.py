@@ -123,6 +123,13 @@ def bench_build(session: nox.Session) -> None:
     session.run("python", "-m", "benchmarks.build", *session.posargs, env={"PYTHONPATH": "build:."})
 
 
+@nox.session(name="bench-inspect")
+def bench_inspect(session: nox.Session) -> None:
+    """The inspector against unzip and cuobjdump in one run: `-- WHEEL [--cuobjdump PROGRAM]`."""
+    install(session, "run")
+    session.run("python", "-m", "benchmarks.inspect", *session.posargs, env={"PYTHONPATH": "build:."})
+
+
 @nox.session(name="bench-finish")
 def bench_finish(session: nox.Session) -> None:
     """A finished wheel against the one it was made from: `-- BEFORE.whl AFTER.whl`."""
