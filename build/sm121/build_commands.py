@@ -38,12 +38,7 @@ def add_build_commands(verbs: argparse._SubParsersAction[argparse.ArgumentParser
         epilog="examples:\n  sm121 build --line cu130 --dry-run\n  sm121 build --line cu130 --install-missing\n"
         "  sm121 build --line cu130 --cpu x86_64 --ext _moe_C_stable_libtorch",
     )  # fmt: skip
-    what = build.add_argument_group("what to build")
-    what.add_argument("--line", default="cu130", help="CUDA line: cu128, cu129, cu130, ... (default: cu130)")
-    what.add_argument("--vllm", metavar="VERSION", help="pinned vLLM version (default: the pins' default)")
-    what.add_argument(
-        "--cpu", choices=("aarch64", "x86_64"), default="aarch64", help="CPU of the result (default: aarch64)"
-    )
+    what, how, where = add_plan_options(build)
     what.add_argument(
         "--ext",
         metavar="NAME",
@@ -51,7 +46,6 @@ def add_build_commands(verbs: argparse._SubParsersAction[argparse.ArgumentParser
         default=[],
         help="compile this extension only, take the others from the official wheel; may be repeated",
     )
-    what.add_argument("--arch-list", metavar="LIST", help="TORCH_CUDA_ARCH_LIST instead of the line's own")
     what.add_argument(
         "--patch",
         metavar="NAME",
@@ -69,7 +63,28 @@ def add_build_commands(verbs: argparse._SubParsersAction[argparse.ArgumentParser
         "--sources", choices=("pinned", "all"), default="pinned",
         help="all: compile also what only git hosts have the sources of (default: pinned)",
     )  # fmt: skip
-    how = build.add_argument_group("how")
+    how.add_argument("--until", metavar="STEP", default="publish", help="stop after this step of the plan")
+    where.add_argument("--dist", metavar="DIR", type=Path, default=Path("dist"), help="results (default: dist)")
+    where.add_argument("--replace", action="store_true", help="replace a wheel of this name that has other bytes")
+    output = build.add_argument_group("output")
+    output.add_argument("--dry-run", action="store_true", help="print the plan and stop")
+    output.add_argument("--json", action="store_true", help="print plan and result as JSON")
+    output.add_argument("-q", "--quiet", action="store_true", help="no progress")
+    build.set_defaults(run=_build)
+
+
+def add_plan_options(
+    parser: argparse.ArgumentParser,
+) -> tuple[argparse._ArgumentGroup, argparse._ArgumentGroup, argparse._ArgumentGroup]:
+    """Add what every verb needs that compiles by a plan; the groups "what to build", "how" and "where" come back."""
+    what = parser.add_argument_group("what to build")
+    what.add_argument("--line", default="cu130", help="CUDA line: cu128, cu129, cu130, ... (default: cu130)")
+    what.add_argument("--vllm", metavar="VERSION", help="pinned vLLM version (default: the pins' default)")
+    what.add_argument(
+        "--cpu", choices=("aarch64", "x86_64"), default="aarch64", help="CPU of the result (default: aarch64)"
+    )
+    what.add_argument("--arch-list", metavar="LIST", help="TORCH_CUDA_ARCH_LIST instead of the line's own")
+    how = parser.add_argument_group("how")
     how.add_argument("--cuda-home", metavar="DIR", type=Path, help="installed CUDA toolkit instead of wheels")
     how.add_argument(
         "--torch-home", metavar="DIR", type=Path, help="torch package folder of the target instead of the wheel"
@@ -88,41 +103,28 @@ def add_build_commands(verbs: argparse._SubParsersAction[argparse.ArgumentParser
     how.add_argument(
         "--mirror", metavar="DIR", type=Path, help="folder that holds the pinned files, instead of an index"
     )
-    how.add_argument("--until", metavar="STEP", default="publish", help="stop after this step of the plan")
     how.add_argument("--install-missing", action="store_true", help="install missing Debian or Ubuntu packages")
-    where = build.add_argument_group("where")
+    where = parser.add_argument_group("where")
     where.add_argument(
         "--work", metavar="DIR", type=Path, default=Path("work"), help="scratch folder (default: work)"
     )
-    where.add_argument("--dist", metavar="DIR", type=Path, default=Path("dist"), help="results (default: dist)")
     where.add_argument("--pins", metavar="DIR", type=Path, default=ROOT / "pins", help="folder of the pins")
     where.add_argument(
         "--patches", metavar="DIR", type=Path, default=ROOT / "patches", help="folder of the patches"
     )
-    where.add_argument("--replace", action="store_true", help="replace a wheel of this name that has other bytes")
-    output = build.add_argument_group("output")
-    output.add_argument("--dry-run", action="store_true", help="print the plan and stop")
-    output.add_argument("--json", action="store_true", help="print plan and result as JSON")
-    output.add_argument("-q", "--quiet", action="store_true", help="no progress")
-    build.set_defaults(run=_build)
+    return what, how, where
 
 
 def _build(arguments: argparse.Namespace) -> int:
-    _refuse_paths(arguments)
     progress = Progress(quiet=arguments.quiet)
-    host = read_host(arguments.cpu)
-    plan = _plan(arguments, host)
     if arguments.dry_run:
+        plan = planned(arguments)
         if arguments.json:
             print(json.dumps(plan_json(plan), indent=2))
         else:
             show_plan(plan, Console(highlight=False))
         return 0
-    require_reachable([External(tree.name, tree.repository, tree.ref) for tree in plan.trees])
-    known = host
-    host = ensure_packages(host, arguments.cpu, progress, install=arguments.install_missing)
-    if host is not known:
-        plan = _plan(arguments, host)
+    plan = planned(arguments, progress)
     if not arguments.quiet:
         show_plan(plan, progress.console)
     work = Workspace(arguments.work.absolute())
@@ -149,6 +151,18 @@ def _report(result: Published | Path, arguments: argparse.Namespace, console: Co
         return
     for name, value in shown.items():
         console.print(f"{name:>8}  {value}", markup=False, soft_wrap=True)
+
+
+def planned(arguments: argparse.Namespace, progress: Progress | None = None) -> Plan:
+    """The plan that the arguments ask for; with `progress`, this machine is made sure to have all that it needs."""
+    _refuse_paths(arguments)
+    host = read_host(arguments.cpu)
+    plan = _plan(arguments, host)
+    if progress is None:
+        return plan
+    require_reachable([External(tree.name, tree.repository, tree.ref) for tree in plan.trees])
+    ready = ensure_packages(host, arguments.cpu, progress, install=arguments.install_missing)
+    return plan if ready is host else _plan(arguments, ready)
 
 
 def _refuse_paths(arguments: argparse.Namespace) -> None:
