@@ -93,6 +93,7 @@ def test_numbers_of_an_entry() -> None:
         (container(CUBIN, more=1 << 62), "container at 0x0 is truncated"),
         (container(CUBIN, version=2), "wanted version 1 and a header of 16 bytes, found version 2"),
         (container(CUBIN, header=8), "found version 1 and 8 bytes"),
+        (container(CUBIN, header=24), "found version 1 and 24 bytes"),
         (container(entry(b"", header=8)), "a header of at least 64 bytes, found 0x0101 and 8 bytes"),
         (container(entry(b"", mark=0x7777)), "wanted the mark 0x0101"),
         (

@@ -219,7 +219,7 @@ def container_sizes(window: Window, offset: int) -> tuple[int, int]:
     magic, version, header_size, size = window.unpack(HEADER, offset, "container header")
     if magic != MAGIC:
         raise DamagedError(f"container at {at:#x} is damaged: wanted magic {MAGIC:#010x}, found {magic:#010x}.")
-    if version != 1 or header_size < HEADER.size or header_size % ALIGNMENT:
+    if version != 1 or header_size != HEADER.size:
         raise DamagedError(
             f"container at {at:#x} is damaged: wanted version 1 and a header of {HEADER.size} bytes, "
             f"found version {version} and {header_size} bytes."
