@@ -1,4 +1,4 @@
-"""Reads images from registries by tag or digest, every byte verified.
+"""Speaks with a registry: answers, logins, redirects, second tries.
 
 Protocol: https://github.com/opencontainers/distribution-spec/blob/main/spec.md, tokens:
 https://distribution.github.io/distribution/spec/auth/token/. Plain http is spoken with this machine only.
@@ -11,7 +11,8 @@ import ipaddress
 import json
 import re
 import time
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urljoin, urlsplit
 
 import requests
@@ -23,7 +24,7 @@ from sm121.artifact.reference import DOCKER_HUB
 from sm121.errors import ImageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from sm121.artifact.reference import ImageReference
 
@@ -32,25 +33,41 @@ _CLIENT = "sm121"
 _TIMEOUT = (15.0, 120.0)
 """Seconds to connect, and between two pieces of an answer."""
 TRIES = 3
+_LONGEST_WAIT = 60
+"""Seconds that a registry may ask us to wait."""
 _MOST_REDIRECTS = 5
 _SMALL = 1 << 20
 BROKEN = (requests.RequestException, urllib3.exceptions.HTTPError, OSError)
 """What the libraries raise when the network or the other side fails."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """A request that may have to be sent more than once."""
+
+    method: str
+    path: str
+    headers: Mapping[str, str]
+    body: Callable[[], Any] | None = None
+
+
 class Registry:
     """A client for one repository. Raises ImageError for all that a registry or the network refuses.
 
-    `credential` finds out who the user is, once the registry asks. `pause` waits between tries (seconds).
+    `credential` finds out who the user is, once the registry asks. `pause` waits between tries (seconds). `scopes`
+    are what a token is asked for: `repository:NAME:pull` for this repository if none is given. With `insecure`
+    plain http is spoken also with a registry on another machine.
     """
 
     def __init__(
         self, reference: ImageReference, credential: Callable[[str], Credential | None] = find_credential,
-        pause: Callable[[float], None] = time.sleep,
+        pause: Callable[[float], None] = time.sleep, *, scopes: tuple[str, ...] = (), insecure: bool = False,
     ) -> None:  # fmt: skip
         self.reference = reference
+        self._scopes = scopes or (f"repository:{reference.repository}:pull",)
         host = _HUB_HOST if reference.registry == DOCKER_HUB else reference.registry
-        scheme = "http" if is_loopback(host) else "https"
+        self._plain = host if insecure else ""
+        scheme = "http" if is_loopback(host) or insecure else "https"
         self._base = f"{scheme}://{host}/v2/{reference.repository}/"
         self._credential = credential
         self.pause = pause
@@ -92,46 +109,64 @@ class Registry:
 
     def get(self, path: str, headers: Mapping[str, str]) -> requests.Response:
         """One answer with status 200 or 206, its body not read yet."""
-        answer = self._tried(path, headers)
+        return self.request("GET", path, headers, good=(200, 206))
+
+    def request(
+        self, method: str, path: str, headers: Mapping[str, str], *, good: Collection[int],
+        body: Callable[[], Any] | None = None, tries: int = 0,
+    ) -> requests.Response:  # fmt: skip
+        """One answer whose status is in `good`, its body not read yet; `path` may be a whole address.
+
+        `body` gives what is sent, anew for each of the `tries`.
+        """
+        sent = _Sent(method, path, headers, body)
+        answer = self._tried(sent, tries or TRIES)
         if answer.status_code == 401:
             challenge = answer.headers.get("WWW-Authenticate", "")
             answer.close()
             self._authorization = self._authorized(challenge)
-            answer = self._tried(path, headers)
-        if answer.status_code in {200, 206}:
+            answer = self._tried(sent, tries or TRIES)
+        if answer.status_code in good:
             return answer
         with answer:
-            raise self._refused(path, answer)
+            raise self._refused(sent, answer)
 
-    def _tried(self, path: str, headers: Mapping[str, str]) -> requests.Response:
+    def _tried(self, sent: _Sent, tries: int) -> requests.Response:
         """Send a request, again if the network or the registry stumbles."""
-        for attempt in range(TRIES):
-            last = attempt == TRIES - 1
+        for attempt in range(tries):
+            last = attempt == tries - 1
+            wait = 0.5 * 2**attempt
             try:
-                answer = self._followed(urljoin(self._base, path), headers)
+                answer = self._followed(urljoin(self._base, sent.path), sent)
             except BROKEN as error:
                 if last:
-                    raise self.broken(path, error) from error
+                    raise self.broken(sent.path, error) from error
             else:
-                if answer.status_code < 500 or last:
+                asked = answer.headers.get("Retry-After", "")
+                waits = answer.status_code == 429 and asked.isdigit() and int(asked) <= _LONGEST_WAIT
+                if last or (answer.status_code < 500 and not waits):
                     return answer
+                wait = max(wait, int(asked)) if waits else wait
                 answer.close()
-            self.pause(0.5 * 2**attempt)
+            self.pause(wait)
         raise AssertionError("the last try returns or raises")
 
-    def _followed(self, url: str, headers: Mapping[str, str]) -> requests.Response:
+    def _followed(self, url: str, request: _Sent) -> requests.Response:
         """Follow redirects to https only, and let the authorization reach only the registry itself."""
         home = urlsplit(self._base).netloc
         for _ in range(_MOST_REDIRECTS):
-            sent = {**headers, "Accept-Encoding": "identity", "User-Agent": _CLIENT}
+            sent = {**request.headers, "Accept-Encoding": "identity", "User-Agent": _CLIENT}
             if self._authorization and urlsplit(url).netloc == home:
                 sent["Authorization"] = self._authorization
-            answer = self._session.get(url, headers=sent, stream=True, allow_redirects=False, timeout=_TIMEOUT)
+            answer = self._session.request(
+                request.method, url, headers=sent, data=request.body() if request.body else None, stream=True,
+                allow_redirects=False, timeout=_TIMEOUT,
+            )  # fmt: skip
             if answer.status_code not in {301, 302, 303, 307, 308}:
                 return answer
             target = urljoin(url, answer.headers.get("Location", ""))
             answer.close()
-            self._check_url(target, "redirects")
+            self.check_address(target, "redirects")
             url = target
         raise ImageError(f"{self.reference.registry} redirects in a circle.")
 
@@ -140,14 +175,14 @@ class Registry:
         scheme, _, rest = challenge.partition(" ")
         credential = self._credential(self.reference.registry)
         if scheme.lower() == "basic" and credential is not None:
-            self._check_url(self._base, "asks for a password")
+            self.check_address(self._base, "asks for a password")
             return credential.basic
         if scheme.lower() != "bearer":
             raise self._login(f"asks for {printable(scheme) or 'a login'} and no credential is known")
         fields = dict(re.findall(r'(\w+)="([^"]*)"', rest))
         realm = fields.get("realm", "")
-        self._check_url(realm, "asks for a token")
-        asked = {"service": fields.get("service", ""), "scope": f"repository:{self.reference.repository}:pull"}
+        self.check_address(realm, "asks for a token")
+        asked = {"service": fields.get("service", ""), "scope": list(self._scopes)}
         try:
             with self._token(realm, asked, credential) as answer:
                 status, data = answer.status_code, _bounded(answer, _SMALL)
@@ -164,11 +199,11 @@ class Registry:
             raise ImageError(f"{self.reference.registry} sends a token that is none.")
         return f"Bearer {token}"
 
-    def _token(self, realm: str, asked: dict[str, str], credential: Credential | None) -> requests.Response:
+    def _token(self, realm: str, asked: dict[str, Any], credential: Credential | None) -> requests.Response:
         headers = {"User-Agent": _CLIENT}
         if credential is not None and credential.identity_token:
             form = {
-                **asked, "client_id": _CLIENT, "grant_type": "refresh_token",
+                **asked, "scope": " ".join(self._scopes), "client_id": _CLIENT, "grant_type": "refresh_token",
                 "refresh_token": credential.identity_token,
             }  # fmt: skip
             return self._session.post(
@@ -180,23 +215,25 @@ class Registry:
             realm, params=asked, headers=headers, stream=True, allow_redirects=False, timeout=_TIMEOUT
         )
 
-    def _check_url(self, url: str, what: str) -> None:
+    def check_address(self, url: str, what: str) -> None:
+        """Raise ImageError if a registry sends us to an address that is not to be trusted; `what` it does there."""
         parts = urlsplit(url)
         ours = is_loopback(urlsplit(self._base).netloc) and is_loopback(parts.netloc)
+        ours = ours or (bool(self._plain) and parts.netloc == self._plain)
         if not parts.netloc or not (parts.scheme == "https" or (parts.scheme == "http" and ours)):
             raise ImageError(
                 f"{self.reference.registry} {what} at {printable(url)!r}; only https is followed.",
                 do="ask the registry's owner to mend it; plain http is spoken with this machine only.",
             )
 
-    def _refused(self, path: str, answer: requests.Response) -> ImageError:
-        status = answer.status_code
+    def _refused(self, sent: _Sent, answer: requests.Response) -> ImageError:
+        path, status = sent.path, answer.status_code
         if status in {401, 403}:
             return self._login(f"refuses access (status {status})")
         if status == 429:
             return self._login("lets nobody in for a while (status 429, too many requests)")
         said = _errors(answer)
-        if status == 404 and path.startswith("manifests/"):
+        if status == 404 and path.startswith("manifests/") and sent.method in {"GET", "HEAD"}:
             there = self.tags()
             near = difflib.get_close_matches(self.reference.tag, there, 5, 0.3) or there[-5:]
             shown = f"it has, among others: {printable(', '.join(near))}." if near else "check name and tag."
@@ -210,7 +247,7 @@ class Registry:
     def broken(self, path: str, error: Exception) -> ImageError:
         """The error that says what became of a request."""
         return ImageError(
-            f"{self.reference.registry} cannot be read ({printable(path)}): {_reason(error)}.",
+            f"{self.reference.registry} does not answer ({printable(path)}): {_reason(error)}.",
             do="check the name of the registry, the network, and proxy settings.",
         )
 

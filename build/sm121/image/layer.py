@@ -8,7 +8,7 @@ import tarfile
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import IO, TYPE_CHECKING, BinaryIO, Protocol
+from typing import IO, TYPE_CHECKING, BinaryIO, Protocol, cast
 
 import zstandard
 from zlib_ng import gzip_ng_threaded
@@ -100,8 +100,7 @@ def _write_tar(target: _Hashing, entries: Iterable[Entry], epoch: int) -> None:
     for path in [*listed]:
         while path := path.rpartition("/")[0]:
             listed.setdefault(path, Entry.folder(path))
-    with tarfile.open(fileobj=target, mode="w|", format=tarfile.PAX_FORMAT, bufsize=CHUNK) as archive:  # type: ignore[call-overload]
-        archive.copybufsize = CHUNK
+    with tarfile.open(fileobj=target, mode="w|", format=tarfile.PAX_FORMAT, bufsize=CHUNK) as archive:
         for path in sorted(listed, key=str.encode):
             entry = listed[path]
             header = _header(entry, epoch)
@@ -109,9 +108,9 @@ def _write_tar(target: _Hashing, entries: Iterable[Entry], epoch: int) -> None:
                 archive.addfile(header)
                 continue
             with entry.source.open() as stream:
-                checked = _Checked(stream, entry.size)
+                checked = _Checked(stream, entry)
                 archive.addfile(header, checked)
-            checked.verify(entry)
+                checked.verify()
 
 
 def _header(entry: Entry, epoch: int) -> tarfile.TarInfo:
@@ -148,41 +147,49 @@ class _Hashing(io.RawIOBase):
 
 
 class _Checked(io.RawIOBase):
-    """Hashes a file while it goes into the archive; it neither grows nor shrinks unseen."""
+    """Hashes a file while it goes into the archive, and gives exactly the bytes that its header announced."""
 
-    def __init__(self, stream: BinaryIO, size: int) -> None:
-        self._stream, self._size = stream, size
-        self._hash, self._count = hashlib.sha256(), 0
+    def __init__(self, stream: BinaryIO, entry: Entry) -> None:
+        self._stream, self._entry = stream, entry
+        self._hash, self._left = hashlib.sha256(), entry.size
 
     def readable(self) -> bool:
         return True
 
     def read(self, count: int = -1) -> bytes:
-        data = self._stream.read(count)
+        data = self._stream.read(self._left if count < 0 else min(count, self._left))
+        if not data and self._left:
+            raise self._differs(f"it ends {self._left} bytes early")
         self._hash.update(data)
-        self._count += len(data)
+        self._left -= len(data)
         return data
 
-    def verify(self, entry: Entry) -> None:
-        more = len(self._stream.read(1)) if not self._stream.closed else 0
+    def verify(self) -> None:
+        """Raise PackError if more follows, or the bytes are others than the entry says."""
+        if self._stream.read(1):
+            raise self._differs("more bytes follow")
         found = Sha256(self._hash.hexdigest())
-        if self._count != self._size or more or entry.sha256 not in {None, found}:
-            raise PackError(
-                f"{entry.path}: the bytes are {found} ({self._count + more} bytes or more); "
-                f"{entry.sha256 or 'any'} ({self._size} bytes) was wanted.",
-                do="fetch or build the wheel again: what it holds is not what its RECORD says.",
-            )
+        if self._entry.sha256 not in {None, found}:
+            raise self._differs(f"the bytes are {found}")
+
+    def _differs(self, got: str) -> PackError:
+        wanted = f"{self._entry.sha256 or 'any'}, {self._entry.size} bytes"
+        return PackError(
+            f"{self._entry.path}: {got}; wanted {wanted}.",
+            do="fetch or build the wheel again: what it holds is not what its RECORD says.",
+        )
 
 
 @contextmanager
 def _compressor(target: _Hashing, how: Compression, level: int, threads: int) -> Iterator[IO[bytes]]:
     if how is Compression.ZSTD:
         # One worker and more give the same bytes; none would give others.
-        packed = zstandard.ZstdCompressor(level=level, threads=max(1, threads)).stream_writer(
-            target, closefd=False
-        )
-        with packed:
-            yield packed  # type: ignore[misc]
+        packer = zstandard.ZstdCompressor(level=level, threads=max(1, threads))
+        with packer.stream_writer(cast("IO[bytes]", target), closefd=False) as packed:
+            yield cast("IO[bytes]", packed)
         return
-    with gzip_ng_threaded.open(target, "wb", compresslevel=level, threads=max(1, threads)) as file:
+    opened: IO[bytes] = gzip_ng_threaded.open(  # type: ignore[no-untyped-call]
+        target, "wb", compresslevel=level, threads=max(1, threads)
+    )
+    with opened as file:
         yield file

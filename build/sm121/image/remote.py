@@ -1,0 +1,396 @@
+"""A repository of a registry, read and written: blobs, manifests, tags, referrers.
+
+Protocol: https://github.com/opencontainers/distribution-spec/blob/main/spec.md (1.1). A registry without referrers
+gets them under the tag that the specification names for that case, `sha256-HEX`.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Self
+from urllib.parse import quote, urlencode, urljoin, urlsplit
+
+from sm121.artifact.credentials import find_credential
+from sm121.artifact.imagedocs import INDEX_TYPES, MANIFEST_TYPES, Descriptor
+from sm121.artifact.jsondoc import JsonReader
+from sm121.artifact.member import CHUNK, LIMITS, printable
+from sm121.artifact.reference import parse_digest
+from sm121.artifact.registry import BROKEN, TRIES, Registry
+from sm121.errors import ArtifactError, DigestError, ImageError
+from sm121.image.documents import OCI_INDEX, Document, image_index
+from sm121.sources.disk import writing
+from sm121.values import Sha256
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
+
+    import requests
+
+    from sm121.artifact.credentials import Credential
+    from sm121.artifact.reference import ImageReference
+    from sm121.image.store import BlobStore
+
+DOCUMENT_TYPES = (*INDEX_TYPES, *MANIFEST_TYPES)
+_MOST_PAGES = 100
+
+
+class Repository:
+    """One repository. Raises ImageError for what the registry or the network refuses.
+
+    `mounts` are repositories of the same registry whose blobs may be taken over without sending them.
+    """
+
+    def __init__(
+        self, reference: ImageReference, *, write: bool = False, mounts: Iterable[str] = (), insecure: bool = False,
+        credential: Callable[[str], Credential | None] = find_credential,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:  # fmt: skip
+        self.reference = reference
+        self.mounts = tuple(dict.fromkeys(name for name in mounts if name != reference.repository))
+        scopes = [f"repository:{reference.repository}:{'pull,push' if write else 'pull'}"]
+        scopes += [f"repository:{name}:pull" for name in self.mounts]
+        self.registry = Registry(reference, credential, pause, scopes=tuple(scopes), insecure=insecure)
+
+    def close(self) -> None:
+        self.registry.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def document(self, name: Sha256 | str) -> Document:
+        """A manifest or index by digest or tag, its bytes verified. Raises ImageError if there is none."""
+        found = self.find(name)
+        if found is None:
+            # Asked once more, the registry's refusal names what there is instead.
+            self.registry.document(f"manifests/{name}", DOCUMENT_TYPES)
+            raise ImageError(f"{self.reference.name} has no {name}.")
+        return found
+
+    def find(self, name: Sha256 | str) -> Document | None:
+        """A manifest or index by digest or tag, None if there is none."""
+        headers = {"Accept": ", ".join(DOCUMENT_TYPES)}
+        with self.registry.request("GET", f"manifests/{name}", headers, good=(200, 404)) as answer:
+            if answer.status_code == 404:
+                return None
+            data = answer.raw.read(LIMITS.document + 1, decode_content=False)
+            stated, media_type = (
+                answer.headers.get("Docker-Content-Digest", ""),
+                answer.headers.get("Content-Type", ""),
+            )
+        document = Document(media_type.partition(";")[0].strip(), data)
+        if (isinstance(name, Sha256) and name != document.digest) or stated not in {"", str(document.digest)}:
+            raise DigestError(
+                f"{self.reference.name}: {name} was asked for; the registry sends bytes with {document.digest}"
+                f"{f' and calls them {printable(stated)}' if stated else ''}.",
+                do="do not use what it sends; try again, and tell its owner.",
+            )
+        return document
+
+    def small_blob(self, descriptor: Descriptor) -> bytes:
+        """A blob that is read whole, verified."""
+        data, _ = self.registry.document(f"blobs/{descriptor.digest}")
+        if Sha256.of_bytes(data) != descriptor.digest:
+            raise DigestError(f"{self.reference.name}: {descriptor.digest} was asked for; the bytes are others.")
+        return data
+
+    def has_blob(self, digest: Sha256) -> bool:
+        with self.registry.request("HEAD", f"blobs/{digest}", {}, good=(200, 404)) as answer:
+            return answer.status_code == 200
+
+    def has_document(self, name: Sha256 | str) -> bool:
+        headers = {"Accept": ", ".join(DOCUMENT_TYPES)}
+        with self.registry.request("HEAD", f"manifests/{name}", headers, good=(200, 404)) as answer:
+            return answer.status_code == 200
+
+    def pull_blob(self, descriptor: Descriptor, store: BlobStore, moved: Callable[[int], None]) -> Path:
+        """Bring a blob into the store; goes on where an earlier run ended, and verifies all of it.
+
+        `moved` is told the bytes that came, negative for such as were thrown away.
+        """
+        if store.has(descriptor.digest, descriptor.size):
+            moved(descriptor.size)
+            return store.path(descriptor.digest)
+        part = store.part(descriptor.digest)
+        with writing(part, wanted=descriptor.size):
+            part.parent.mkdir(parents=True, exist_ok=True)
+            for attempt in range(2):
+                there = self._fetched(descriptor, part, moved)
+                try:
+                    return store.admit_part(descriptor.digest, descriptor.size)
+                except DigestError:
+                    moved(-descriptor.size)
+                    # What an earlier run left may be at fault: once more from the first byte on.
+                    if not there or attempt:
+                        raise
+        raise AssertionError("the last try returns or raises")
+
+    def _fetched(self, descriptor: Descriptor, part: Path, moved: Callable[[int], None]) -> int:
+        """Fill `part`; returns how many bytes were there before."""
+        before = part.stat().st_size if part.exists() else 0
+        if before > descriptor.size:
+            part.unlink()
+            before = 0
+        moved(before)
+        path = f"blobs/{descriptor.digest}"
+        with part.open("ab") as file:
+            failures = 0
+            while (position := file.tell()) < descriptor.size:
+                headers = {"Range": f"bytes={position}-"} if position else {}
+                reason: Exception = EOFError("it ends too early")
+                try:
+                    with self.registry.get(path, headers) as answer:
+                        for piece in _pieces(answer, position if answer.status_code == 200 else 0):
+                            file.write(piece)
+                            moved(len(piece))
+                            if file.tell() > descriptor.size:
+                                break
+                except BROKEN as error:
+                    reason = error
+                failures = 0 if file.tell() > position else failures + 1
+                if failures >= TRIES:
+                    raise self.registry.broken(path, reason)
+                if file.tell() < descriptor.size:
+                    self.registry.pause(0.5 * 2**failures)
+        return before
+
+    def push_blob(self, digest: Sha256, path: Path, moved: Callable[[int], None]) -> int:
+        """Put a blob there unless it is; returns the bytes that were sent."""
+        size = path.stat().st_size
+        if self.has_blob(digest) or any(self._mounted(digest, name) for name in self.mounts):
+            moved(size)
+            return 0
+        location = self._begun()
+        for attempt in range(TRIES):
+            try:
+                location = self._sent(location, path, size, moved)
+                self._ended(location, digest)
+            except _Lost as lost:
+                moved(-lost.position)
+                if attempt == TRIES - 1:
+                    raise lost.error from lost
+                self.registry.pause(0.5 * 2**attempt)
+                location = self._begun()
+            else:
+                break
+        if not self.has_blob(digest):
+            raise ImageError(
+                f"{self.reference.registry} took {digest} and does not have it.", do="look at the registry's log."
+            )
+        return size
+
+    def _mounted(self, digest: Sha256, source: str) -> bool:
+        """Take a blob over from another repository of the registry; False if it has none or will not."""
+        query = urlencode({"mount": str(digest), "from": source})
+        with self.registry.request(
+            "POST", f"blobs/uploads/?{query}", {"Content-Length": "0"}, good=(201, 202, 400, 401, 403, 404, 405)
+        ) as answer:
+            if answer.status_code == 202:  # an ordinary upload was begun instead; nothing will come
+                self._cancel(self._location(answer))
+            return answer.status_code == 201
+
+    def _begun(self) -> str:
+        with self.registry.request("POST", "blobs/uploads/", {"Content-Length": "0"}, good=(202,)) as answer:
+            return self._location(answer)
+
+    def _cancel(self, location: str) -> None:
+        self.registry.request("DELETE", location, {}, good=range(200, 600)).close()
+
+    def _sent(self, location: str, path: Path, size: int, moved: Callable[[int], None]) -> str:
+        """Send the bytes in one stream; where it breaks, go on from what the registry has. Raises _Lost."""
+        position, failures = 0, 0
+        while position < size:
+            headers = {"Content-Type": "application/octet-stream", "Content-Length": str(size - position)}
+            if position:
+                headers["Content-Range"] = f"{position}-{size - 1}"
+            told = _Told(moved)
+            try:
+                with self.registry.request(
+                    "PATCH", location, headers, good=(202,), tries=1,
+                    body=lambda: _Slice(path, position, told),  # noqa: B023 -- used within this round
+                ) as answer:  # fmt: skip
+                    return self._location(answer)
+            except ImageError as error:
+                there, location = self._status(location, position, error)
+                moved(there - position - told.count)
+                failures = 0 if there > position else failures + 1
+                position = there
+                if failures >= TRIES:
+                    raise _Lost(position, error) from error
+                self.registry.pause(0.5 * 2**failures)
+        return location
+
+    def _status(self, location: str, position: int, error: ImageError) -> tuple[int, str]:
+        """How many bytes of an upload the registry has, and where to go on."""
+        try:
+            answer = self.registry.request("GET", location, {}, good=(204, 404))
+        except ImageError:
+            raise error from None
+        with answer:
+            if answer.status_code == 404:
+                raise _Lost(position, error)
+            _, dash, last = answer.headers.get("Range", "").removeprefix("bytes=").partition("-")
+            # "0-0" says one byte, or none: registries differ, and the digest at the end decides.
+            there = int(last) + 1 if dash and last.isdigit() and int(last) else 0
+            return there, self._location(answer, location)
+
+    def _ended(self, location: str, digest: Sha256) -> None:
+        mark = "&" if urlsplit(location).query else "?"
+        address = f"{location}{mark}digest={quote(str(digest), safe='')}"
+        with self.registry.request("PUT", address, {"Content-Length": "0"}, good=(201, 204)) as answer:
+            self._check(answer, digest)
+
+    def push_document(self, document: Document, tag: str = "") -> None:
+        """Store a manifest or index under its digest or a tag. Its blobs must be there."""
+        name = tag or str(document.digest)
+        with self.registry.request(
+            "PUT",
+            f"manifests/{name}",
+            {"Content-Type": document.media_type},
+            good=(201,),
+            body=lambda: document.data,
+        ) as answer:
+            self._check(answer, document.digest)
+
+    def tags(self) -> list[str]:
+        """All tags, sorted; empty if the repository does not exist."""
+        names: set[str] = set()
+        path = "tags/list?n=1000"
+        for _ in range(_MOST_PAGES):
+            with self.registry.request("GET", path, {}, good=(200, 404)) as answer:
+                if answer.status_code == 404:
+                    return sorted(names)
+                data = answer.raw.read(LIMITS.document, decode_content=False)
+                following = answer.links.get("next", {}).get("url", "")
+                here = answer.url
+            reader = JsonReader(f"the tags of {self.reference.name}")
+            names.update(reader.texts(reader.top(data), "tags"))
+            reader.finish()
+            if not following:
+                return sorted(names)
+            path = urljoin(here, following)
+        raise ImageError(f"{self.reference.name} has more pages of tags than the {_MOST_PAGES} that are read.")
+
+    def referrers(self, digest: Sha256, kind: str = "") -> list[Descriptor]:
+        """What is attached to a manifest, of one artifact type or of all; sorted by digest."""
+        found = self._referrers_api(digest)
+        index = self.find(_fallback(digest)) if found is None else None
+        listed = _manifests(index, self.reference.name) if index is not None else found or []
+        chosen = {item.digest: item for item in listed if not kind or item.artifact_type == kind}
+        return [chosen[key] for key in sorted(chosen)]
+
+    def attach(self, subject: Sha256, document: Document) -> None:
+        """Store a manifest that refers to `subject`, so that it is found from there. Its blobs must be there."""
+        name = f"manifests/{document.digest}"
+        with self.registry.request(
+            "PUT", name, {"Content-Type": document.media_type}, good=(201,), body=lambda: document.data
+        ) as answer:
+            self._check(answer, document.digest)
+            if answer.headers.get("OCI-Subject"):
+                return
+        if self._referrers_api(subject) is not None:
+            return
+        held = self.find(_fallback(subject))
+        listed = {item.digest: item for item in (_manifests(held, self.reference.name) if held else [])}
+        listed[document.digest] = document.descriptor
+        self.push_document(image_index(listed[key] for key in sorted(listed)), _fallback(subject))
+
+    def _referrers_api(self, digest: Sha256) -> list[Descriptor] | None:
+        """None if the registry does not know referrers."""
+        with self.registry.request(
+            "GET", f"referrers/{digest}", {"Accept": OCI_INDEX}, good=(200, 400, 404, 405, 501)
+        ) as answer:
+            if answer.status_code != 200 or OCI_INDEX not in answer.headers.get("Content-Type", ""):
+                return None
+            data = answer.raw.read(LIMITS.document, decode_content=False)
+        return _manifests(Document(OCI_INDEX, data), self.reference.name)
+
+    def _location(self, answer: requests.Response, default: str = "") -> str:
+        location = answer.headers.get("Location", "")
+        if not location and not default:
+            raise ImageError(f"{self.reference.registry} begins an upload and does not say where.")
+        address = urljoin(answer.url, location or default)
+        self.registry.check_address(address, "wants an upload")
+        return address
+
+    def _check(self, answer: requests.Response, digest: Sha256) -> None:
+        stated = answer.headers.get("Docker-Content-Digest", "")
+        if stated not in {"", str(digest)}:
+            raise DigestError(
+                f"{self.reference.name}: {digest} was sent; the registry answers {printable(stated)}.",
+                do="do not use what it has; something on the way changes the bytes.",
+            )
+
+
+class _Lost(Exception):  # noqa: N818 -- a turn of the upload, not a failure of its own
+    """The registry has forgotten the upload."""
+
+    def __init__(self, position: int, error: ImageError) -> None:
+        self.position, self.error = position, error
+        super().__init__(str(error))
+
+
+class _Told:
+    """Counts what a request sent, for it may have to be taken back."""
+
+    def __init__(self, moved: Callable[[int], None]) -> None:
+        self._moved, self.count = moved, 0
+
+    def __call__(self, count: int) -> None:
+        self.count += count
+        self._moved(count)
+
+
+class _Slice:
+    """The rest of a file from a position on, as the HTTP library wants it: its length is known."""
+
+    def __init__(self, path: Path, position: int, moved: Callable[[int], None]) -> None:
+        self._path, self._position, self._moved = path, position, moved
+        self._size = path.stat().st_size
+
+    def __len__(self) -> int:
+        return self._size - self._position
+
+    def __iter__(self) -> Iterator[bytes]:
+        with self._path.open("rb") as file:
+            file.seek(self._position)
+            while piece := file.read(CHUNK):
+                yield piece
+                self._moved(len(piece))
+
+
+def _pieces(answer: requests.Response, skip: int) -> Iterator[bytes]:
+    """The body, without its first `skip` bytes: a registry may ignore where we wanted to go on."""
+    while piece := answer.raw.read(CHUNK, decode_content=False):
+        kept = piece[min(skip, len(piece)) :]
+        skip -= len(piece) - len(kept)
+        if kept:
+            yield kept
+
+
+def _manifests(document: Document, name: str) -> list[Descriptor]:
+    """The descriptors of an index; raises ImageError if it is none."""
+    reader = JsonReader(f"an index of {name}")
+    try:
+        top = reader.top(document.data)
+        found = [Descriptor.of_table(reader, entry, "manifests") for entry in reader.tables(top, "manifests")]
+        reader.finish()
+    except ArtifactError as error:
+        raise ImageError(error.problems, do="look at what the repository has under that name.") from error
+    return found
+
+
+def _fallback(digest: Sha256) -> str:
+    return f"sha256-{digest.hex}"
+
+
+def is_fallback(tag: str) -> bool:
+    """Whether a tag only holds the referrers (or older signatures) of a digest."""
+    try:
+        parse_digest(tag.partition(".")[0].replace("sha256-", "sha256:", 1))
+    except ValueError:
+        return False
+    return tag.startswith("sha256-")
