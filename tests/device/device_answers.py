@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from typing import TYPE_CHECKING, TypeVar
 
 from sm121.device import (
@@ -13,13 +12,12 @@ from sm121.device import (
     read_cubin,
     read_device_code,
     read_host,
-    stream,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sm121.device import DeviceImage, Streamed
+    from sm121.device import DeviceImage
 
 LIMIT = 1 << 22
 Answer = TypeVar("Answer")
@@ -41,19 +39,12 @@ def answers(data: bytes) -> None:
     answer(read_host, data)
     answer(read_cubin, data)
     whole = answer(read_device_code, data)
-    streamed = answer(_streamed, data)
-    assert (streamed is None) == (whole is None)
-    if whole is None or streamed is None:
+    if whole is None:
         return
     assert len(whole.damage) <= 101
-    assert not (streamed.device.host_only and not whole.host_only)
     for image in whole.images:
         assert 0 <= image.header_offset <= image.offset <= image.offset + image.stored <= len(data)
         _payload(data, image)
-
-
-def _streamed(data: bytes) -> Streamed:
-    return stream(io.BytesIO(data), len(data))
 
 
 def _payload(data: bytes, image: DeviceImage) -> None:

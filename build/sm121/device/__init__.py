@@ -9,7 +9,6 @@ from sm121.device.payload import payload
 from sm121.device.ptx import ptx_kernels
 from sm121.device.reader import read_device_code
 from sm121.device.sass import Code
-from sm121.device.stream import Streamed, stream
 from sm121.device.window import Buffer
 from sm121.errors import DamagedError
 
@@ -27,7 +26,6 @@ __all__ = [
     "Mark",
     "Section",
     "Segment",
-    "Streamed",
     "Toolkit",
     "UnknownEntry",
     "payload",
@@ -36,5 +34,4 @@ __all__ = [
     "read_device_code",
     "read_host",
     "read_mark",
-    "stream",
 ]

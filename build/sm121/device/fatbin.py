@@ -29,7 +29,7 @@ HEADER = struct.Struct("<IHHQ")
 ENTRY = struct.Struct("<HHIQIIHHIIIQQQ")
 ALIGNMENT = 8
 KEPT_PAYLOAD = 1 << 13
-"""Payloads up to this size (bytes) are always at hand, also after reading a stream: device-link stubs are as small."""
+"""Payloads up to this size (bytes) are kept when a file is read forward: device-link stubs are as small."""
 _OPTIONS = struct.Struct("<II")
 _KINDS: dict[int, Kind] = {1: "ptx", 2: "cubin", 8: "lto"}
 _PREFIX: dict[Kind, str] = {"ptx": "compute", "cubin": "sm", "lto": "lto"}

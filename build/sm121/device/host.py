@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 _DYNAMIC = struct.Struct("<QQ")
 _VERNEED = struct.Struct("<HHIII")
 _VERNAUX = struct.Struct("<IHHII")
+_VERDEF = struct.Struct("<HHHHIII")
 _NOTE = struct.Struct("<III")
 _HASH = struct.Struct("<II")
 _GNU_HASH = struct.Struct("<IIII")
@@ -48,6 +49,8 @@ _DT_NEEDED, _DT_HASH, _DT_STRTAB, _DT_SYMTAB, _DT_STRSZ, _DT_SONAME, _DT_RPATH, 
     29,
 )
 _DT_GNU_HASH, _DT_VERSYM, _DT_VERNEED, _DT_VERNEEDNUM = 0x6FFFFEF5, 0x6FFFFFF0, 0x6FFFFFFE, 0x6FFFFFFF
+_DT_VERDEF, _DT_VERDEFNUM = 0x6FFFFFFC, 0x6FFFFFFD
+_BASE_VERSION = 1
 _NT_GNU_BUILD_ID = 3
 _STB_LOCAL, _STB_WEAK = 0, 2
 _VERSION_INDEX, _FIRST_VERSION = 0x7FFF, 2
@@ -60,7 +63,8 @@ class HostLibrary:
 
     `version_needs` gives the symbol versions asked of each library (`{"libc.so.6": ("GLIBC_2.17",)}`). `defined` and
     `undefined` are dynamic symbols without versions (of an object file: its global symbols); a weak symbol that
-    nobody need define is in neither. `bound` are those undefined ones that a version ties to one of the libraries.
+    nobody need define is in neither. `bound` are those undefined ones that a version ties to one of the libraries, with
+    library and version. `versions` are the symbol versions that this library defines, without its own name's.
     `build_id` is hexadecimal, "" if there is none. `comment` names the compilers. `damage` names what could not be
     read.
     """
@@ -75,7 +79,8 @@ class HostLibrary:
     version_needs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     defined: frozenset[str] = frozenset()
     undefined: frozenset[str] = frozenset()
-    bound: frozenset[str] = frozenset()
+    bound: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    versions: frozenset[str] = frozenset()
     comment: tuple[str, ...] = ()
     damage: tuple[str, ...] = ()
 
@@ -91,12 +96,13 @@ def read_host(buffer: Buffer) -> HostLibrary:
     damage = Remarks(elf.damage)
     dynamic = _Dynamic(elf, damage)
     needs = dynamic.version_needs()
+    definitions = dynamic.version_definitions()
     defined, undefined, bound = dynamic.symbols()
     return HostLibrary(
         machine=elf.machine, type=elf.type, soname="".join(dynamic.texts(_DT_SONAME)[:1]),
         needed=dynamic.texts(_DT_NEEDED), rpath=_folders(dynamic.texts(_DT_RPATH)),
         runpath=_folders(dynamic.texts(_DT_RUNPATH)), build_id=_build_id(elf), version_needs=needs, defined=defined,
-        undefined=undefined, bound=bound, comment=_comment(elf), damage=damage.all(),
+        undefined=undefined, bound=bound, versions=definitions, comment=_comment(elf), damage=damage.all(),
     )  # fmt: skip
 
 
@@ -108,6 +114,7 @@ class _Dynamic:
         self._damage = damage
         self._tags: list[tuple[int, int]] = []
         self._strings = Strings(b"")
+        self._versions: dict[int, tuple[str, str]] = {}
         try:
             self._tags = list(self._read_tags())
             if self._tag(_DT_STRTAB):
@@ -123,7 +130,18 @@ class _Dynamic:
         )
         return tuple(text for _, text in found if text is not None)
 
+    def version_definitions(self) -> frozenset[str]:
+        """The symbol versions that are defined here; the base version, which is the library's name, is none."""
+        found: set[str] = set()
+        try:
+            if self._tag(_DT_VERDEF):
+                self._read_version_definitions(found)
+        except DamagedError as error:
+            self._damage.add(*error.problems)
+        return frozenset(found)
+
     def version_needs(self) -> dict[str, tuple[str, ...]]:
+        """The symbol versions asked of each library; what they are numbered is kept for `symbols`."""
         needs: dict[str, list[str]] = {}
         try:
             if self._tag(_DT_VERNEED):
@@ -132,11 +150,11 @@ class _Dynamic:
             self._damage.add(*error.problems)
         return {library: tuple(sorted(set(versions))) for library, versions in needs.items()}
 
-    def symbols(self) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
-        """The defined symbols, the undefined ones, and those of them that are bound by a version."""
+    def symbols(self) -> tuple[frozenset[str], frozenset[str], dict[str, tuple[str, str]]]:
+        """The defined symbols, the undefined ones, and those of them that are bound by a version, with it."""
         defined: set[str] = set()
         undefined: set[str] = set()
-        bound: set[str] = set()
+        bound: dict[str, tuple[str, str]] = {}
         try:
             for table, names in self._symbol_tables():
                 rows = table.take(0, table.size // SYMBOL.size * SYMBOL.size, "symbols")
@@ -149,10 +167,10 @@ class _Dynamic:
                         raise DamagedError(f"symbol name at {name_at:#x} does not exist.")  # noqa: TRY301
                     (defined if where else undefined).add(name)
                     if versions and not where and versions[number] & _VERSION_INDEX >= _FIRST_VERSION:
-                        bound.add(name)
+                        bound[name] = self._versions.get(versions[number] & _VERSION_INDEX, ("", ""))
         except DamagedError as error:
             self._damage.add(*error.problems)
-        return frozenset(defined), frozenset(undefined), frozenset(bound)
+        return frozenset(defined), frozenset(undefined), bound
 
     def _symbol_versions(self, count: int) -> tuple[int, ...]:
         """The version index of each dynamic symbol; empty if symbols have no versions."""
@@ -189,13 +207,15 @@ class _Dynamic:
         offset = rows = 0
         for _ in range(self._tag(_DT_VERNEEDNUM)):
             _, count, file, first, following = table.unpack(_VERNEED, offset, "version need")
-            versions = needs.setdefault(self._name(file), [])
+            library = self._name(file)
+            versions = needs.setdefault(library, [])
             entry = offset + first
             for _ in range(count):
                 if (rows := rows + 1) > _MOST_ROWS:
                     raise DamagedError(f"version needs: wanted at most {_MOST_ROWS}, found more.")
-                _, _, _, name, after = table.unpack(_VERNAUX, entry, "needed version")
+                _, _, number, name, after = table.unpack(_VERNAUX, entry, "needed version")
                 versions.append(self._name(name))
+                self._versions[number & _VERSION_INDEX] = (library, versions[-1])
                 if not after:
                     break
                 entry += after
@@ -203,10 +223,22 @@ class _Dynamic:
                 break
             offset += following
 
+    def _read_version_definitions(self, found: set[str]) -> None:
+        table = self._at(_DT_VERDEF, None, "version definitions")
+        offset = 0
+        for _ in range(min(self._tag(_DT_VERDEFNUM), _MOST_ROWS)):
+            _, flags, _, count, _, first, following = table.unpack(_VERDEF, offset, "version definition")
+            if count and not flags & _BASE_VERSION:
+                (name,) = table.unpack(_WORD, offset + first, "defined version")
+                found.add(self._name(name))
+            if not following:
+                break
+            offset += following
+
     def _name(self, offset: int) -> str:
         name = self._strings.at(offset)
         if name is None:
-            raise DamagedError(f"version needs: the name at {offset:#x} does not exist.")
+            raise DamagedError(f"versions: the name at {offset:#x} does not exist.")
         return name
 
     def _symbol_tables(self) -> Iterator[tuple[Window, Strings]]:

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 _TAGS = "https://packaging.python.org/en/latest/specifications/platform-compatibility-tags/"
-_NO_FILE = "https://github.com/unslothai/unsloth/pull/8200"
 _LEGACY = {"manylinux1": (2, 5), "manylinux2010": (2, 12), "manylinux2014": (2, 17)}
 
 
@@ -106,27 +105,6 @@ def glibc_of(platform: str) -> tuple[int, int] | None:
     if match:
         return int(match[1]), int(match[2])
     return next((version for name, version in _LEGACY.items() if platform.startswith(f"{name}_")), None)
-
-
-def judge_offer(files: Sequence[str], interpreter: Interpreter, wanted: str = "") -> Iterator[Finding]:
-    """Whether one of an index's `files` installs on `interpreter`; `wanted` is the name that was asked for."""
-    if wanted and wanted not in files:
-        yield Finding(
-            "index.file", shown(wanted), Verdict.FAIL,
-            f"does not exist; there are {listed(sorted(files), 8) or 'no files at all'}", "a file that the index lists",
-            "Take the name from the index instead of making it from parts; nothing is built in its place.", _NO_FILE,
-        )  # fmt: skip
-        return
-    candidates = [wanted] if wanted else [name for name in files if name.endswith(".whl")]
-    findings = [finding for name in candidates for finding in judge_tags(name, interpreter)]
-    fitting = [finding.subject for finding in findings if finding.verdict is Verdict.PASS]
-    if fitting:
-        yield Finding("index.offer", "index", Verdict.PASS, f"offers {listed(fitting, 3)} for {interpreter}")
-    else:
-        reasons = "; ".join(finding.got for finding in findings[:3]) or "it lists no wheel"
-        yield Finding(
-            "index.offer", "index", Verdict.FAIL, f"offers no wheel for {interpreter}: {reasons}", "one that fits"
-        )
 
 
 def judge_one_version(names: Sequence[str]) -> Iterator[Finding]:
