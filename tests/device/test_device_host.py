@@ -28,6 +28,8 @@ def test_a_library() -> None:
     }
     assert "twice" in host.defined
     assert "__errno_location" in host.undefined
+    assert host.bound["__errno_location"] == ("libc.so.6", "GLIBC_2.17")
+    assert host.versions == frozenset()
     assert not host.defined & host.undefined
     assert host.damage == ()
 
@@ -44,7 +46,17 @@ def test_weak_symbols_need_not_be_defined() -> None:
 @pytest.mark.parametrize("name", ["host_aarch64.so", "rdc.so", "hostonly.so"])
 def test_the_same_without_section_headers(name: str) -> None:
     whole, stripped = read_host(fixture(name)), read_host(without_sections(fixture(name)))
-    for field in ("soname", "needed", "runpath", "build_id", "version_needs", "defined", "undefined", "damage"):
+    for field in (
+        "soname",
+        "needed",
+        "runpath",
+        "build_id",
+        "version_needs",
+        "defined",
+        "undefined",
+        "bound",
+        "damage",
+    ):
         assert getattr(whole, field) == getattr(stripped, field)
 
 

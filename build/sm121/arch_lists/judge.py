@@ -12,7 +12,7 @@ from sm121.resources.toolkit import first_release, releases, renaming, supports
 from sm121.target import LoadsAs, loads_as
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable
 
     from sm121.arch_lists.targets import GroupTargets, Targets
     from sm121.target import Capability
@@ -25,21 +25,35 @@ MOST_NAMES = 6
 
 
 def judge_arch_list(
-    project: str, version: str, cuda: CudaVersion, arch_list: str, capability: Capability
+    project: str,
+    version: str,
+    cuda: CudaVersion,
+    arch_list: str,
+    capability: Capability,
+    *,
+    extensions: Collection[str] | None = None,
+    finished: bool = False,
 ) -> list[Finding]:
     """Judge a request for `project` at `version` with the toolkit `cuda`, to run on `capability`.
 
-    The toolkit is the one whose nvcc will run, not the one that torch was built with. Raises PlanError for a
-    project without an architecture list.
+    The toolkit is the one whose nvcc will run, not the one that torch was built with. `extensions` are those that
+    are compiled (None: all); `finished` says that PTX is compiled ahead of time. Raises PlanError for a project
+    without an architecture list.
     """
     parsed = parse_arch_list(project, arch_list)
     if not parsed.ok:
         return list(parsed.findings)
     targets = trace(project, version, cuda, parsed.archs)
-    case = _Case(targets, capability, f"{syntax_of(project).variable}={arch_list.strip()}")
+    if extensions is not None:
+        groups = tuple(row for row in targets.groups if row.group.extension in extensions)
+        targets = replace(targets, groups=groups)
+    case = _Case(targets, capability, f"{syntax_of(project).variable}={arch_list.strip()}", finished)
     findings = [*parsed.findings, *_version(case), *_toolkit(case)]
     findings += _flashinfer(case) if project == "flashinfer" else _loads(case)
     findings += _dropped(case)
+    if project == "vllm" and extensions is not None and not targets.groups:
+        # Host code alone: what the list becomes says nothing about this build.
+        return findings
     failed = any(finding.verdict is Verdict.FAIL for finding in findings)
     findings.append(_summary(case))
     if failed:
@@ -56,6 +70,7 @@ class _Case:
     targets: Targets
     capability: Capability
     subject: str
+    finished: bool = False
 
     def finding(self, check: str, verdict: Verdict, got: str, advice: str = "") -> Finding:
         return Finding(
@@ -140,7 +155,7 @@ def _loads(case: _Case) -> list[Finding]:
     if not targets.generic:
         got = f"vLLM supports nothing of it with CUDA {targets.cuda.release}, so CMake stops"
         return [case.finding("empty", Verdict.FAIL, got)]
-    if not targets.groups:
+    if not targets.groups and targets.project != "vllm":
         return (
             [] if case.best(targets.generic).machine_code else [_no_code(case, targets.generic, ["all sources"])]
         )
@@ -171,13 +186,21 @@ def _no_code(case: _Case, result: tuple[ArchSpec, ...], names: list[str]) -> Fin
 
 
 def _only_jit(case: _Case, result: tuple[ArchSpec, ...], names: list[str]) -> Finding:
-    got = f"{_listed(names)}: {_all_named(result)}, so {case.capability} has to compile PTX at start"
+    got = f"{_listed(names)}: {_all_named(result)}, {_compiled_when(case)}"
     return case.finding("jit", Verdict.WARN, got)
 
 
 def _always_jit(case: _Case, _result: tuple[ArchSpec, ...], names: list[str]) -> Finding:
-    got = f"{_listed(names)}: PTX for older chips in any build, so {case.capability} has to compile it at start"
+    got = f"{_listed(names)}: PTX for older chips in any build, {_compiled_when(case)}"
     return case.finding("jit", Verdict.INFO, got)
+
+
+def _compiled_when(case: _Case) -> str:
+    return (
+        "which finishing compiles ahead of time"
+        if case.finished
+        else f"so {case.capability} has to compile it at start"
+    )
 
 
 def _without(case: _Case, result: tuple[ArchSpec, ...], names: list[str]) -> Finding:

@@ -22,6 +22,7 @@ from sm121.inspector.page import report_html
 from sm121.inspector.policy import policy
 from sm121.inspector.promise import Promise
 from sm121.inspector.report import dump_report, load_report
+from sm121.inspector.runtimes import read_runtime
 from sm121.inspector.tables import diff_text, matrix_text
 from sm121.inspector.text import report_text
 from sm121.progress import Progress
@@ -58,6 +59,10 @@ def add_inspect_commands(verbs: argparse._SubParsersAction[argparse.ArgumentPars
         "--manifest", type=Path, metavar="FILE", help="what its maker promised, as JSON; compared with the bytes"
     )
     one.add_argument("--line", type=_cuda, metavar="CUDA", help="the CUDA line it was built for, e.g. 12.9")
+    one.add_argument(
+        "--runtime", default="", metavar="FILE",
+        help="the CUDA runtime that it will meet: a wheel of nvidia-cuda-runtime, or a libcudart.so.N",
+    )  # fmt: skip
     one.add_argument(
         "--torch", default="", metavar="VERSION", help="torch where it is to be used, e.g. 2.14.0+cu130"
     )
@@ -169,6 +174,7 @@ def _options(arguments: argparse.Namespace, progress: Progress) -> Options:
         version=known.get("expect_version", ""),
         promise=Promise.load(known["manifest"]) if known.get("manifest") else None,
         line=known.get("line"),
+        runtime=read_runtime(known["runtime"]) if known.get("runtime") else None,
         torch=known.get("torch", ""),
         interpreter=_interpreter(known),
         channel=known.get("channel", ""),

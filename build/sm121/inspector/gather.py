@@ -73,9 +73,12 @@ class _Found:
         return self._artifact.kind is Kind.FILE or may_hold_code(member.path, executable=member.executable)
 
     def depth(self, path: str) -> Depth:
-        """Symbols are kept where somebody compares them: alone, in wheels, and in packages of interest."""
-        interest = self._artifact.kind in {Kind.WHEEL, Kind.FILE} or any(
-            part.startswith(_OF_INTEREST) for part in path.split("/")[:-1]
+        """Symbols are kept where somebody compares them: alone, in wheels, in packages of interest, of the runtime."""
+        *folders, name = path.split("/")
+        interest = (
+            self._artifact.kind in {Kind.WHEEL, Kind.FILE}
+            or any(part.startswith(_OF_INTEREST) for part in folders)
+            or name.startswith("libcudart.so")
         )
         return replace(
             self._depth,

@@ -22,12 +22,13 @@ from sm121.inspector.judge.device_code import judge_library
 from sm121.inspector.judge.families import judge_families, judge_presence
 from sm121.inspector.judge.installed_wheel import judge_installed_wheel
 from sm121.inspector.judge.jit import jit_cost, judge_jit
-from sm121.inspector.judge.line import cuda_majors, cuda_of, judge_grafts, judge_line, judge_providers
+from sm121.inspector.judge.line import cuda_of, judge_grafts, judge_line, judge_providers
 from sm121.inspector.judge.naming import judge_base
 from sm121.inspector.judge.ownership import judge_ownership
 from sm121.inspector.judge.promised import judge_promise, trace
+from sm121.inspector.judge.runtime import judge_runtime, runtime_of
 from sm121.inspector.judge.stamp import Stamp, judge_build_record, judge_stamp
-from sm121.inspector.judge.symbols import Needs, judge_runtime, judge_symbols
+from sm121.inspector.judge.symbols import Needs, judge_symbols
 from sm121.inspector.judge.tags import judge_one_version, judge_tags
 from sm121.inspector.judge.wheel import judge_name, judge_platform, judge_size
 from sm121.inspector.policy import policy
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     from sm121.inspector.judge.tags import Interpreter
     from sm121.inspector.promise import Promise
     from sm121.inspector.report import Report
-    from sm121.inspector.rules import Expectation, LibraryRule, Policy
+    from sm121.inspector.rules import Expectation, LibraryRule, Policy, Runtime
     from sm121.progress import Progress
     from sm121.target import Capability
 
@@ -61,7 +62,9 @@ class Options:
     """The version that the artifact must carry."""
     promise: Promise | None = None
     line: CudaVersion | None = None
-    """The CUDA line that the libraries were built for."""
+    """The CUDA line whose runtime the libraries will meet."""
+    runtime: Runtime | None = None
+    """The CUDA runtime that the libraries will meet, where it is in hand."""
     torch: str = ""
     """torch's full version where the artifact is to be used."""
     interpreter: Interpreter | None = None
@@ -270,14 +273,24 @@ def _symbols(view: _View, libraries: Sequence[LibraryFacts], version: str) -> It
     defined = frozenset(symbol for _, host in hosts for symbol in host.defined)
     stamped = cuda_of(version) or cuda_of(view.options.torch)
     line = view.options.line or (CudaVersion(*stamped) if stamped else None)
+    runtime = view.options.runtime or _own_runtime(view)
     for path, host in hosts:
         if not host.undefined:
             continue
         needs = Needs(path, host.undefined, host.needed, host.bound)
         yield from judge_symbols(needs, defined, view.rules.libraries)
-        for major in cuda_majors(host.needed, view.rules.libraries):
-            if (runtime := view.rules.runtimes.get(major)) is not None:
-                yield from judge_runtime(needs, runtime, line if line and line.major == major else None)
+        yield from judge_runtime(needs, view.rules.runtimes, line, runtime)
+
+
+def _own_runtime(view: _View) -> Runtime | None:
+    """The runtime that an environment or image brings itself; None if it brings none, or some that differ."""
+    found = {
+        library.path: runtime
+        for library in view.facts.libraries
+        if library.host is not None and (runtime := runtime_of(library.host, library.path))
+    }
+    kinds = {(item.major, frozenset(item.symbols)) for item in found.values()}
+    return next(iter(found.values())) if len(kinds) == 1 else None
 
 
 def _identity(view: _View) -> Iterator[Finding]:

@@ -225,11 +225,17 @@ class Libraries:
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """What the CUDA runtime of one major exports: symbol to the first release that has it."""
+    """What the CUDA runtime of one major exports: symbol to the first release that has it.
+
+    `given` names the file it was read from, "" where it stands for all releases of the major; `versions` are the symbol
+    versions of that file.
+    """
 
     major: int
     read: tuple[CudaVersion, ...]
     symbols: Mapping[str, CudaVersion]
+    versions: frozenset[str] = frozenset()
+    given: str = ""
 
 
 @dataclass(frozen=True, slots=True)

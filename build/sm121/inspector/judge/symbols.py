@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from sm121.findings import Finding, Verdict
 from sm121.inspector.words import joined, listed, plural, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterator, Mapping
 
-    from sm121.inspector.rules import Libraries, Runtime
-    from sm121.values import CudaVersion
+    from sm121.inspector.rules import Libraries
 
 _MOST = 20
 """Missing symbols of a library that are named one by one."""
@@ -24,13 +23,14 @@ _MISSING_BODY = "https://github.com/vllm-project/vllm/issues/28589"
 class Needs:
     """What one library asks of others.
 
-    `undefined` are its undefined symbols, `versioned` those of them that a symbol version binds to a library.
+    `undefined` are its undefined symbols; `versioned` has those of them that a symbol version binds to a library, with
+    that library and the version.
     """
 
     library: str
     undefined: frozenset[str]
     needed: tuple[str, ...]
-    versioned: frozenset[str] = frozenset()
+    versioned: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
 
 def read_nm(line: str) -> str | None:
@@ -47,7 +47,7 @@ def judge_symbols(needs: Needs, siblings: Collection[str], libraries: Libraries)
     missing: list[str] = []
     strange: list[str] = []
     unasked: list[tuple[str, str]] = []
-    for symbol in sorted(needs.undefined - needs.versioned):
+    for symbol in sorted(needs.undefined - needs.versioned.keys()):
         if symbol in siblings or libraries.provider(symbol, needs.needed):
             continue
         owner = libraries.belongs_to(symbol)
@@ -79,36 +79,6 @@ def judge_symbols(needs: Needs, siblings: Collection[str], libraries: Libraries)
         count = len(needs.undefined)
         yield Finding(
             "symbols.undefined", needs.library, Verdict.PASS, f"all {count} undefined symbols have a home"
-        )
-
-
-def judge_runtime(needs: Needs, runtime: Runtime, line: CudaVersion | None) -> Iterator[Finding]:
-    """Does the CUDA runtime of `line` (or, if None, any of that major) export what is asked of it?"""
-    asked = {symbol for symbol in needs.undefined if re.match(r"(__)?cuda[A-Z]", symbol)}
-    unknown = sorted(symbol for symbol in asked if symbol not in runtime.symbols)
-    newest = max(runtime.read).release
-    for symbol in unknown:
-        beyond = line is not None and line.release > newest
-        yield Finding(
-            "line.runtime", needs.library, Verdict.UNKNOWN if beyond else Verdict.FAIL,
-            f"asks for {shown(symbol)}, which no CUDA {runtime.major} runtime up to {newest} exports",
-            f"symbols of libcudart.so.{runtime.major}",
-        )  # fmt: skip
-    release = max((runtime.symbols[symbol] for symbol in asked if symbol in runtime.symbols), default=None)
-    if release is None:
-        return
-    late = sorted(symbol for symbol in asked if runtime.symbols.get(symbol) == release)
-    if line is not None and line.release < release:
-        yield Finding(
-            "line.runtime", needs.library, Verdict.FAIL,
-            f"asks for {listed(late, 3)}, which the CUDA runtime exports from {release} on",
-            f"only what {line} exports", "Build with that line's own headers and runtime.",
-        )  # fmt: skip
-    elif not unknown:
-        oldest = min(runtime.read).release
-        what = f"a CUDA {runtime.major} runtime" + (f" of {release} or later" if release > oldest else "")
-        yield Finding(
-            "line.runtime", needs.library, Verdict.PASS, f"its {plural(len(asked), 'runtime symbol')} need {what}"
         )
 
 
