@@ -13,7 +13,8 @@ from typing import IO, TYPE_CHECKING, BinaryIO, Protocol, cast
 import zstandard
 from zlib_ng import gzip_ng_threaded
 
-from sm121.errors import PackError
+from sm121.artifact.imagedocs import Descriptor
+from sm121.errors import DigestError, PackError
 from sm121.image.documents import OCI_LAYER, LayerDone
 from sm121.values import CHUNK, Sha256
 
@@ -93,6 +94,23 @@ def write_layer(
     return LayerDone(
         stored.digest, stored.count, plain.digest, f"{OCI_LAYER}+{compression}", created_by, comment
     )  # fmt: skip
+
+
+def stored_stream(
+    store: BlobStore, plain: BinaryIO, diff_id: Sha256 | None, compression: Compression, *, threads: int = 2
+) -> Descriptor:
+    """Store a layer that exists as a plain archive. Raises DigestError if it is not `diff_id`."""
+    with store.writing() as (file, admit):
+        stored = _Hashing(file)
+        found = hashlib.sha256()
+        with _compressor(stored, compression, LEVELS[compression], threads) as packed:
+            while piece := plain.read(CHUNK):
+                found.update(piece)
+                packed.write(piece)
+        if diff_id is not None and found.hexdigest() != diff_id.hex:
+            raise DigestError(f"a layer should be {diff_id}, its content is sha256:{found.hexdigest()}.")
+        admit(stored.digest)
+    return Descriptor(f"{OCI_LAYER}+{compression}", stored.digest, stored.count)
 
 
 def _write_tar(target: _Hashing, entries: Iterable[Entry], epoch: int) -> None:

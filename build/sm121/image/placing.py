@@ -14,10 +14,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from sm121.artifact import Distribution, Wheel, printable
+from sm121.artifact.installed import Survey
 from sm121.artifact.shadow import cleaned
 from sm121.errors import PackError
 from sm121.image.documents import canonical
-from sm121.image.layer import Bytes, Entry
+from sm121.image.layer import Entry
 from sm121.values import Sha256
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def place(wheel: Wheel, prefix: Prefix, *, direct: Sha256 | None = None) -> Plac
     `direct` is the digest of a wheel that was asked for by itself: its origin is recorded then (direct_url.json).
     Raises PackError that names every fault of the wheel.
     """
-    dist = _described(wheel)
+    dist = described(wheel)
     planned = _Plan(wheel, dist, prefix, direct)
     planned.all()
     if planned.faults:
@@ -99,10 +100,8 @@ def collisions(placed: Iterable[Placed]) -> list[str]:
     return faults
 
 
-def _described(wheel: Wheel) -> Distribution:
+def described(wheel: Wheel) -> Distribution:
     """The wheel's own description, without hashing its files: that happens while they are written."""
-    from sm121.artifact.installed import Survey  # noqa: PLC0415
-
     seen = Survey(wheel, hashes=False)
     for member in wheel.members(lambda path: ".dist-info/" in path or path.endswith("_version.py")):
         seen.see(member)
@@ -231,6 +230,3 @@ def _record(entries: Iterable[Entry], site: str, own: str) -> bytes:
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([*sorted(rows), (own, "", "")])
     return text.getvalue().encode()
-
-
-__all__ = ["Bytes", "Placed", "Prefix", "collisions", "place"]
