@@ -17,6 +17,7 @@ from sm121.build_commands import add_build_commands
 from sm121.errors import Sm121Error, StorageError
 from sm121.finish_commands import add_finish_commands
 from sm121.inspector.commands import add_inspect_commands
+from sm121.loop.commands import add_kernel_commands
 from sm121.pins import commands as pins_commands
 from sm121.sources.patch_commands import add_patch_commands
 
@@ -40,6 +41,7 @@ def parser() -> argparse.ArgumentParser:
     pins_commands.add_arguments(pins)
     pins.set_defaults(run=pins_commands.run)
     add_patch_commands(verbs)
+    add_kernel_commands(verbs)
     add_audit_commands(verbs)
     return top
 

@@ -163,3 +163,9 @@ class VerdictUnknown(Sm121Error):  # noqa: N818 -- a verdict, reported like an e
     """The inspection could not tell; unknown is never pass."""
 
     exit_code = 32
+
+
+class RegressionError(Sm121Error):
+    """Machine code became worse than a limit allows."""
+
+    exit_code = 33

@@ -11,7 +11,7 @@ PACKAGE = Path(sm121.__file__).parent
 ORDER = [
     "errors", "values", "target", "findings", "process", "progress", "resources", "index", "device", "artifact",
     "inspector", "pins", "arch_lists", "plan", "sources", "toolchain", "compile", "finish", "pack", "manifest", "image",
-    "finish_commands", "workspace", "local", "preflight", "steps", "audit", "build_commands", "cli",
+    "finish_commands", "workspace", "local", "preflight", "steps", "audit", "build_commands", "loop", "cli",
 ]  # fmt: skip
 JUDGES = {"device", "artifact", "inspector"}
 BUILDER = set(ORDER[ORDER.index("pins") : ORDER.index("audit")])
