@@ -92,6 +92,105 @@ def test_oracle_and_its_difference(sdist: str, capsys: pytest.CaptureFixture[str
     assert json.loads(capsys.readouterr().out)["capability"] == "10.0"
 
 
+SIZES = {"model_type": "x", "num_hidden_layers": 4, "num_attention_heads": 8, "hidden_size": 1024}
+
+
+def memory_of(folder: Path, config: object, *words: str) -> int:
+    path = folder / "config.json"
+    path.write_text(json.dumps(config))
+    return run("memory", "--checkpoint", str(path), *words)
+
+
+def test_memory_of_a_sound_configuration_passes(tmp_path: Path) -> None:
+    assert memory_of(tmp_path, SIZES, "--weights-gib", "2") == 0
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"num_key_value_heads": -2}, {"num_key_value_heads": "8"}, {"num_key_value_heads": 3}, {"head_dim": -1},
+        {"head_dim": "128"}, {"head_dim": True}, {"head_dim": 1 << 30}, {"sliding_window": -1}, {"sliding_window": [4]},
+        {"layer_types": [1, 2]}, {"layer_types": ["full_attention"]}, {"layer_types": "full_attention"},
+        {"attn_layer_indices": [-1, 2]}, {"attn_layer_indices": [0, 9]}, {"attn_layer_indices": {"a": 1}},
+        {"num_nextn_predict_layers": -3}, {"hybrid_override_pattern": 7},
+    ],
+)  # fmt: skip
+def test_a_size_that_cannot_be_right_is_not_known(wrong: dict[str, object], tmp_path: Path) -> None:
+    assert memory_of(tmp_path, {**SIZES, **wrong}, "--weights-gib", "2") == 32
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"num_hidden_layers": -4}, {"num_hidden_layers": "4"}, {"num_hidden_layers": 1e300}, {"num_hidden_layers": 99999},
+        {"num_hidden_layers": float("nan")}, {"num_hidden_layers": None}, {"num_attention_heads": 0},
+        {"hidden_size": -1024}, {"hidden_size": 1023}, {"torch_dtype": "bogus"}, {"hidden_size": {}},
+    ],
+)  # fmt: skip
+def test_without_a_usable_size_nothing_is_computed(wrong: dict[str, object], tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError):
+        memory_of(tmp_path, {**SIZES, **wrong}, "--weights-gib", "2")
+
+
+@pytest.mark.parametrize("config", [[], 3, "x", None, {}, {"text_config": 3}])
+def test_a_configuration_of_any_shape_is_refused_in_words(config: object, tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError):
+        memory_of(tmp_path, config)
+
+
+def test_weights_that_nobody_knows_are_not_a_pass(tmp_path: Path) -> None:
+    assert memory_of(tmp_path, SIZES) == 32
+    (tmp_path / "model.safetensors").write_bytes(bytes(4096))
+    assert memory_of(tmp_path, SIZES) == 0
+    assert run("memory", "--checkpoint", str(tmp_path)) == 0
+    (tmp_path / "model.safetensors").write_bytes(b"version https://git-lfs")
+    assert run("memory", "--checkpoint", str(tmp_path)) == 32
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--max-num-seqs", "-5"), ("--max-num-seqs", "0"), ("--max-model-len", "1.5"), ("--max-num-seqs", "9" * 30),
+        ("--weights-gib", "-1"), ("--weights-gib", "nan"), ("--total-gib", "inf"), ("--gpu-memory-utilization", "0"),
+    ],
+)  # fmt: skip
+def test_numbers_of_memory_that_cannot_be_meant(words: tuple[str, ...], tmp_path: Path) -> None:
+    with pytest.raises(SystemExit):
+        memory_of(tmp_path, SIZES, *words)
+
+
+@pytest.mark.parametrize("words", [("--host-gib", "200"), ("--max-num-seqs", "4"), ("--max-model-len", "4096")])
+def test_numbers_of_memory_that_contradict(words: tuple[str, ...], tmp_path: Path) -> None:
+    with pytest.raises(UsageError):
+        memory_of(tmp_path, SIZES, *words)
+
+
+def test_the_models_longest_context_is_taken_as_vllm_takes_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = {**SIZES, "max_position_embeddings": 4096}
+    assert memory_of(tmp_path, config, "--weights-gib", "2", "--max-num-seqs", "4") == 0
+    assert "4 sequences of 4096 tokens" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("gib", "tokens"),
+    [
+        ("-6.78", "584,000"),
+        ("6.7.8", "584,000"),
+        ("9" * 60, "584,000"),
+        ("6.78", "0"),
+        ("6.78", ",,"),
+        ("0.0", "5"),
+    ],
+)
+def test_memory_of_a_log_with_impossible_numbers(gib: str, tokens: str, tmp_path: Path) -> None:
+    log = tmp_path / "boot.log"
+    log.write_text(f"Available KV cache memory: {gib} GiB\nGPU KV cache size: {tokens} tokens\n")
+    with pytest.raises(ArtifactError, match="no usable pair"):
+        run("memory", "--bootlog", str(log))
+
+
 @pytest.mark.parametrize("words", [("oracle",), ("oracle", "a", "--diff", "b", "c")])
 def test_oracle_wants_one_thing(words: tuple[str, ...]) -> None:
     with pytest.raises(UsageError):
@@ -111,7 +210,7 @@ def test_memory_from_a_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     found = json.loads(capsys.readouterr().out)
     assert 12_400 < found["bytes_per_token"] < 12_500
     log.write_text("nothing")
-    with pytest.raises(ArtifactError, match="has not both lines"):
+    with pytest.raises(ArtifactError, match="no usable pair of lines"):
         run("memory", "--bootlog", str(log))
 
 

@@ -55,6 +55,33 @@ def test_bytes_per_token_are_the_pool_by_its_tokens() -> None:
     assert 12_400 < cost < 12_500
 
 
+def test_each_boot_of_a_log_has_its_own_pair_of_numbers() -> None:
+    second = GOOD.replace("6.78 GiB", "13.56 GiB")
+    log = read(GOOD + second)
+    assert log.bytes_per_token is not None
+    assert 24_800 < log.bytes_per_token < 25_000
+    assert log.starts == 2
+    assert [item.check for item in log.closing()] == ["bootlog.restarted"]
+    assert log.verdict is Verdict.WARN
+    assert not read(GOOD + GOOD.partition("(EngineCore")[0]).ready
+
+
+def test_a_pool_below_nothing_is_a_fault() -> None:
+    log = read("Available KV cache memory: -2.31 GiB\n")
+    assert log.unusable == {"cache_gib": "-2.31"}
+    assert log.count("bootlog.no-room") == 1
+    assert read("Available KV cache memory: 0.31 GiB\n").count("bootlog.no-room") == 0
+
+
+@pytest.mark.parametrize(
+    "text", ["", "npm WARN deprecated\n" * 40, "\x00\xff\n", "INFO 11-20 10:00:01 nothing of it\n"]
+)
+def test_a_log_of_something_else_says_what_is_wanted(text: str) -> None:
+    (finding,) = read(text).closing()
+    assert finding.verdict is Verdict.UNKNOWN
+    assert "docker logs" in finding.advice
+
+
 def test_a_log_that_ends_before_the_server_is_up_is_unknown() -> None:
     assert read(GOOD.rpartition("(APIServer")[0]).verdict is Verdict.UNKNOWN
     assert BootLog().verdict is Verdict.UNKNOWN

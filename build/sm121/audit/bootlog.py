@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 _LONGEST = 8000
 """Characters of a line that are looked at: selection lines are long, dumps of tensors are longer."""
 _MOST_SEEN = 500
+_LARGEST = 1e12
+_MOST = {"cache_gib": 1e6, "cache_tokens": _LARGEST, "weights_gib": 1e6}
+"""The largest value that can be right, for numbers that cannot be 0."""
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 _PREFIX = re.compile(
     r"^(?:\([^)]{1,80}\)\s*)?(?:(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)\s+[\d:. -]{5,30}\s*\[[^\]]{1,120}\]\s*)?"
@@ -61,7 +64,13 @@ class BootLog:
     chosen: list[Chosen] = field(default_factory=list)
     numbers: dict[str, float] = field(default_factory=dict)
     """cache_gib, cache_tokens, concurrency, longest_request, weights_gib, graphs_seconds, graphs_gib, compile_seconds."""
+    unusable: dict[str, str] = field(default_factory=dict)
+    """Numbers that cannot be right, as they are written."""
+    bytes_per_token: float | None = None
+    """KV cache bytes of one token of context, over all layers: the pool by the tokens that fit in it."""
     ready: bool = False
+    starts: int = 0
+    """How often a server was started in this log."""
     findings: list[Finding] = field(default_factory=list)
     _seen: dict[str, int] = field(default_factory=dict)
 
@@ -99,17 +108,35 @@ class BootLog:
         return self._seen.get(check, 0)
 
     @property
-    def bytes_per_token(self) -> float | None:
-        """KV cache bytes of one token of context, over all layers: the pool by the tokens that fit in it."""
-        gib, tokens = self.numbers.get("cache_gib"), self.numbers.get("cache_tokens")
-        return gib * 2**30 / tokens if gib and tokens else None
-
-    @property
     def verdict(self) -> Verdict:
         """The gravest finding; a log without faults passes only if the server came up."""
-        if self.findings:
-            return overall(self.findings)
-        return Verdict.PASS if self.ready else Verdict.UNKNOWN
+        findings = [*self.findings, *self.closing()]
+        return overall(findings) if findings else Verdict.PASS
+
+    def closing(self) -> list[Finding]:
+        """What the log as a whole shows, when it has ended: no server, a server that is not up, or several starts."""
+        found = []
+        if not (self.version or self.starts or self.chosen or self.numbers or self.ready or self.findings):
+            got = (
+                f"none of its {self.lines} lines is one that vLLM writes at start"
+                if self.lines
+                else "it is empty"
+            )
+            advice = (
+                "Give all that the server prints, from its first line on: docker logs NAME 2>&1 | sm121 bootlog -"
+            )
+            found.append(Finding("bootlog.no-server", "the log", Verdict.UNKNOWN, got, "a vLLM log", advice))
+        elif not self.ready:
+            got = "it ends before the server is up"
+            advice = "Wait for `Application startup complete`, or read its last lines for what stopped it."
+            found.append(
+                Finding("bootlog.not-up", "the log", Verdict.UNKNOWN, got, "a server that is up", advice)
+            )
+        if self.starts > 1:
+            got = f"a server was started {self.starts} times; numbers and choices may be of several"
+            advice = "If nobody restarted it, look for what ended it, just above each new start."
+            found.append(Finding("bootlog.restarted", "the log", Verdict.WARN, got, "one start", advice))
+        return found
 
     def names(self, layer: str) -> list[str]:
         """What was chosen for a kind of layer, in order, each once."""
@@ -122,6 +149,8 @@ class BootLog:
             self.version = self.version or value
         elif name == "arguments":
             self.arguments = value
+            self.starts += 1
+            self.ready = False
         elif name == "ready":
             self.ready = True
         elif name in {"experts", "dense", "attention"}:
@@ -136,9 +165,17 @@ class BootLog:
 
     def _number(self, name: str, text: str) -> None:
         try:
-            self.numbers[name] = float(text.replace(",", ""))
+            value = float(text.replace(",", ""))
         except ValueError:
+            value = -1
+        if not 0 <= value <= _MOST.get(name, _LARGEST) or (name in _MOST and not value):
+            self.unusable[name] = text[:40]
+            self.numbers.pop(name, None)
             return
+        self.numbers[name] = value
+        if name == "cache_tokens" and "cache_gib" in self.numbers:
+            # In this order they are written; a later boot in the same log brings a pair of its own.
+            self.bytes_per_token = self.numbers["cache_gib"] * 2**30 / value
 
     def _finding(self, row: dict[str, Any], match: re.Match[str], text: str) -> Finding:
         got, advice = row["got"], row["advice"]

@@ -31,7 +31,7 @@ def _version(log: BootLog, explanation: Explanation) -> Iterator[Finding]:
 
 
 def _part(log: BootLog, part: Part) -> Iterator[Finding]:
-    layer, subject = part.selection.layer, f"{part.selection.layer} {part.selection.scheme}"
+    layer, subject = part.selection.layer, part.selection.title
     if not part.selection.function:
         return
     seen = log.names(str(layer))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from sm121.audit.layers import KvShape, Layers, Mixture, read_kv_shape, read_layers, read_mixture
 from sm121.audit.loose import Loose, load_json
-from sm121.audit.modules import Modules, Role, read_modules
+from sm121.audit.modules import Modules, Role, read_modules, stored_bytes
 from sm121.audit.patterns import compiled
 from sm121.audit.schemes import FULL, NONE, Matching, Number, Quantization, Scheme, read_quantization
 from sm121.errors import ArtifactError
@@ -69,6 +69,10 @@ class Checkpoint:
     tied_head: bool
     activation: str
     problems: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()
+    """Those of the problems that touch kinds and sizes of layers: what is computed from them is not known."""
+    stored_bytes: int | None = None
+    """Size of the weights as they lie beside the configuration."""
 
     @classmethod
     def read(cls, reference: Path) -> Checkpoint:
@@ -84,9 +88,9 @@ class Checkpoint:
             extra = Loose.of(load_json(beside), beside.name, config.problems)
         folder = path.parent.name or str(path.parent)
         name = folder if reference.is_dir() else str(reference)
-        return cls.parse(
-            config, name=name, quantization=extra, modules=read_modules(path.parent, config.problems)
-        )
+        modules = read_modules(path.parent, config.problems)
+        found = cls.parse(config, name=name, quantization=extra, modules=modules)
+        return replace(found, stored_bytes=_stored(path, modules))
 
     @classmethod
     def parse(
@@ -104,7 +108,9 @@ class Checkpoint:
             config.problems.append(
                 f"{config.where}: the pattern {pattern!r} is not evaluated, it may match anything"
             )
-        layers, mixture = read_layers(text), read_mixture(text)
+        before = len(config.problems)
+        layers, mixture, kv = read_layers(text), read_mixture(text), read_kv_shape(text)
+        doubts = tuple(dict.fromkeys(config.problems[before:]))
         tied = bool(text.flag("tie_word_embeddings") or config.flag("tie_word_embeddings"))
         schemes = _schemes(declared, layers, mixture, modules or Modules(), tied=tied)
         return cls(
@@ -115,7 +121,7 @@ class Checkpoint:
             schemes=schemes,
             layers=layers,
             mixture=mixture,
-            kv=read_kv_shape(text),
+            kv=kv,
             dtype=(text.text("dtype", "torch_dtype") or config.text("dtype", "torch_dtype") or "").removeprefix(
                 "torch."
             ),
@@ -125,6 +131,7 @@ class Checkpoint:
             tied_head=tied,
             activation=(text.text("hidden_act", "mlp_hidden_act", "hidden_activation") or "silu").lower(),
             problems=tuple(dict.fromkeys(config.problems)),
+            doubts=doubts,
         )
 
     @property
@@ -142,6 +149,11 @@ class Checkpoint:
     def scheme(self, role: Role) -> Scheme | None:
         """The commonest scheme of a role, None if the model has no such layers."""
         return next(iter(self.schemes.get(role, ())), None)
+
+
+def _stored(path: Path, modules: Modules) -> int | None:
+    # A collection of configurations has no weights of its own beside it.
+    return (modules.total_bytes or stored_bytes(path.parent)) if path.name == "config.json" else None
 
 
 def _language_part(config: Loose) -> Loose:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sm121.audit.bootlog_verb import run_bootlog
 from sm121.audit.memory import GIB, TOTAL
-from sm121.audit.verbs import run_bootlog, run_explain, run_memory, run_oracle, run_smoke
+from sm121.audit.memory_verb import run_memory
+from sm121.audit.verbs import predicted, run_explain, run_oracle, run_smoke
 from sm121.errors import VerdictFail, VerdictUnknown, VerdictWarning
 from sm121.target import GB10, Capability
 from sm121.values import CudaVersion
@@ -57,7 +60,7 @@ def add_audit_commands(verbs: argparse._SubParsersAction[argparse.ArgumentParser
     one.add_argument("log", metavar="FILE", help="the log, or - for standard input")
     _explaining(one, needed=False)
     _output(one)
-    one.set_defaults(run=run_bootlog)
+    one.set_defaults(run=partial(run_bootlog, explained=predicted))
 
     one = verbs.add_parser(
         "smoke", help="validate a running server", epilog=_EXIT,
@@ -125,8 +128,14 @@ def _memory(one: argparse.ArgumentParser) -> None:
     one.add_argument(
         "--weights-gib", type=_positive, default=None, metavar="GIB", help="size of the loaded model"
     )
-    one.add_argument("--max-num-seqs", type=int, default=0, metavar="N", help="sequences at a time")
-    one.add_argument("--max-model-len", type=int, default=0, metavar="N", help="tokens of each")
+    one.add_argument("--max-num-seqs", type=_count, default=0, metavar="N", help="sequences at a time")
+    one.add_argument(
+        "--max-model-len",
+        type=_count,
+        default=0,
+        metavar="N",
+        help="tokens of each (default: the model's longest)",
+    )
     one.add_argument(
         "--total-gib", type=_positive, default=TOTAL / GIB, metavar="GIB", help="memory of the machine"
     )
@@ -185,6 +194,14 @@ def _number(least: float, most: float) -> Callable[[str], float]:
     return read
 
 
+def _whole(text: str) -> int:
+    value = int(text)
+    if not 1 <= value <= 1 << 40:
+        raise ValueError(f"{text} is not at least 1 and at most {1 << 40}")
+    return value
+
+
+_count = _typed(_whole, "a number")
 _capability = _typed(Capability.parse, "a compute capability")
 _cuda = _typed(CudaVersion.parse, "a CUDA version")
 _share = _typed(_number(0, 1), "a share")

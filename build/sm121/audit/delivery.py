@@ -63,6 +63,8 @@ class Supplies:
     packages: Mapping[str, str] = field(default_factory=dict)
     """Importable package -> the distribution whose file answers the import."""
     complete: bool = False
+    remedy: str = ""
+    """If no library was looked into: what to do about it."""
 
     def has_family(self, name: str) -> bool | None:
         """Whether kernels of a family run on the chip, be it through the driver's compiler."""
@@ -95,7 +97,11 @@ def read_supplies(
                 modules.add(module[1])
     packages = {name: tree.answers_import(name) or name for name in tree.packages}
     nvcc = "nvcc" in tree.programs if tree.complete else ("nvcc" in tree.programs or None)
-    return Supplies(families if looked else None, frozenset(modules), nvcc, packages, tree.complete)
+    remedy = "" if looked else (
+        "A source distribution has no libraries: name the wheel, environment or image that is to run."
+        if all(map(is_sdist, references)) else "No library of vLLM's is in it: name the wheel, environment or image."
+    )  # fmt: skip
+    return Supplies(families if looked else None, frozenset(modules), nvcc, packages, tree.complete, remedy)
 
 
 @dataclass(frozen=True, slots=True)

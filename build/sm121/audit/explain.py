@@ -118,7 +118,7 @@ def explain(checkpoint: Checkpoint, tree: SourceTree, supplies: Supplies, reques
     )  # fmt: skip
     findings = [
         *(Finding("explain.checkpoint", checkpoint.name, Verdict.WARN, text) for text in checkpoint.problems),
-        *(finding for part in parts for finding in _judge(part)),
+        *(finding for part in parts for finding in _judge(part, supplies)),
         *advise(situation),
         *judge_variables(request.environment, read_variables(tree), tree.version),
     ]
@@ -170,9 +170,8 @@ _ADVICE = {
 }
 
 
-def _judge(part: Part) -> Iterator[Finding]:
-    layer = part.selection.layer
-    subject = f"{layer} {part.selection.scheme}" if layer is not Layer.ATTENTION else part.selection.scheme
+def _judge(part: Part, supplies: Supplies) -> Iterator[Finding]:
+    layer, subject = part.selection.layer, part.selection.title
     check = f"explain.{layer}"
     for choice, delivery in zip(part.selection.choices, part.deliveries, strict=True):
         condition = "" if choice.certain else f", if {alternatives(choice.conditions)}"
@@ -188,7 +187,7 @@ def _judge(part: Part) -> Iterator[Finding]:
             yield Finding(
                 check, subject, _conditional(_VERDICTS[delivery.state], choice),
                 f"takes {_named(choice)}{condition}; its code is {delivery.state} ({delivery.detail})",
-                advice=_ADVICE.get(delivery.state, ""),
+                advice=(supplies.remedy if delivery.state is State.UNKNOWN else "") or _ADVICE.get(delivery.state, ""),
             )  # fmt: skip
 
 

@@ -59,7 +59,7 @@ def _described(explanation: Explanation) -> str:
 
 def _part_text(part: Part, console: Console) -> None:
     roles = f" ({', '.join(part.roles)})" if part.roles else ""
-    heading = f"{part.selection.layer} {part.selection.scheme}{roles}"
+    heading = f"{part.selection.title}{roles}"
     console.print(f"[bold]{escape(heading)}[/bold]  [dim]{escape(part.selection.function)}[/dim]")
     for choice, delivery in zip(part.selection.choices, part.deliveries, strict=True):
         name = choice.backend or "nothing"

@@ -9,6 +9,8 @@ if TYPE_CHECKING:
     from sm121.audit.loose import Loose
 
 _MOST_LAYERS = 10_000
+_WIDEST = 1 << 20
+"""Heads of a layer, or elements of a head: far above every model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +65,18 @@ class KvShape:
 
 def read_layers(text: Loose) -> Layers:
     """Count layers of each kind."""
-    total = min(text.count("num_hidden_layers", "n_layer", "num_layers") or 0, _MOST_LAYERS)
+    total = text.count("num_hidden_layers", "n_layer", "num_layers", most=_MOST_LAYERS) or 0
     predictors = text.count("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_layers") or 0
     window = text.count("sliding_window", "sliding_window_size")
     if text.flag("use_sliding_window") is False:
         window = None
     kinds = [kind.lower() for kind in text.names("layer_types", "layers_block_type")]
     pattern = text.text("hybrid_override_pattern")
+    named = len(kinds) or len(pattern or "")
+    if named and total and named != total:
+        text.problems.append(
+            f"{text.where}: the kinds of {named} layers are named, num_hidden_layers says {total}"
+        )
     if kinds:
         attention = sum(_is_attention(kind) for kind in kinds)
         sliding = sum("sliding" in kind or "chunked" in kind or kind == "local" for kind in kinds)
@@ -99,7 +106,10 @@ def _spread(text: Loose, total: int) -> int:
     """Attention layers among `total`, where a period or a list of places says so."""
     places = text.counts("attn_layer_indices")
     if places:
-        return len([place for place in places if place < total])
+        beyond = [place for place in places if place >= total]
+        if beyond:
+            text.problems.append(f"{text.where}: attn_layer_indices names layer {beyond[0]} of {total}")
+        return len({place for place in places if place < total})
     interval = text.count("full_attention_interval")
     if interval:
         return total // interval
@@ -119,7 +129,7 @@ def read_mixture(text: Loose) -> Mixture | None:
     experts = text.count("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts") or 0
     if experts < 2:
         return None
-    layers = min(text.count("num_hidden_layers", "num_layers") or 0, _MOST_LAYERS)
+    layers = text.count("num_hidden_layers", "num_layers", most=_MOST_LAYERS) or 0
     shared = text.count("n_shared_experts", "num_shared_experts", "moe_num_shared_experts") or 0
     if not shared and (text.count("shared_expert_intermediate_size") or 0) > 0:
         shared = 1
@@ -151,14 +161,25 @@ def _dense_layers(text: Loose, layers: int) -> int:
 
 def read_kv_shape(text: Loose) -> KvShape | None:
     """The shape of one layer's cache, None if the configuration does not tell."""
-    latent = text.count("kv_lora_rank")
+    latent = text.count("kv_lora_rank", most=_WIDEST)
     if latent:
-        rope = text.count("qk_rope_head_dim") or 0
+        rope = text.count("qk_rope_head_dim", most=_WIDEST) or 0
         return KvShape(1, latent + rope, latent, latent + rope)
-    heads = text.count("num_attention_heads", "n_head")
-    hidden = text.count("hidden_size", "n_embd", "d_model")
-    width = text.count("head_dim", "attention_head_dim") or (hidden // heads if heads and hidden else None)
-    kv = text.count("num_key_value_heads", "multi_query_group_num", "num_kv_heads") or heads
+    heads = text.count("num_attention_heads", "n_head", most=_WIDEST)
+    width = text.count("head_dim", "attention_head_dim", most=_WIDEST) or _head_width(text, heads)
+    kv = text.count("num_key_value_heads", "multi_query_group_num", "num_kv_heads", most=_WIDEST) or heads
     if not width or not kv:
         return None
-    return KvShape(kv, width, text.count("v_head_dim") or width)
+    if heads and heads % kv:
+        text.problems.append(f"{text.where}: {heads} attention heads cannot share {kv} heads of keys and values")
+    return KvShape(kv, width, text.count("v_head_dim", most=_WIDEST) or width)
+
+
+def _head_width(text: Loose, heads: int | None) -> int | None:
+    hidden = text.count("hidden_size", "n_embd", "d_model", most=_WIDEST)
+    if not heads or not hidden:
+        return None
+    if hidden % heads:
+        text.problems.append(f"{text.where}: a hidden size of {hidden} is no multiple of {heads} attention heads")
+        return None
+    return hidden // heads

@@ -80,17 +80,18 @@ class Loose:
         self._wrong(key, "text")
         return None
 
-    def count(self, *keys: str) -> int | None:
-        """A whole number of at least 0; `128.0` counts, `true` does not."""
+    def count(self, *keys: str, most: int = _LARGEST_COUNT) -> int | None:
+        """A whole number from 0 to `most`; `128.0` counts, `true` does not."""
         key = self.first(*keys)
         if key is None:
             return None
         value = self.members[key]
         if isinstance(value, float) and value.is_integer():
             value = int(value)
-        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _LARGEST_COUNT:
+        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= most:
             return value
-        self._wrong(key, "a whole number of at least 0")
+        limit = f"from 0 to {most}" if most < _LARGEST_COUNT else "of at least 0"
+        self._wrong(key, f"a whole number {limit}")
         return None
 
     def flag(self, *keys: str) -> bool | None:
@@ -124,12 +125,16 @@ class Loose:
         if key is None:
             return ()
         value = self.members[key]
-        if isinstance(value, list) and all(
-            isinstance(item, int) and not isinstance(item, bool) for item in value
-        ):
-            return tuple(value)
-        self._wrong(key, "a list of whole numbers")
-        return ()
+        if not isinstance(value, list):
+            self._wrong(key, "a list of whole numbers")
+            return ()
+        for item in value:
+            if not isinstance(item, int) or isinstance(item, bool) or not 0 <= item <= _LARGEST_COUNT:
+                self.problems.append(
+                    f"{self.where}: {key} holds {_kind(item)}, wanted whole numbers of at least 0"
+                )
+                return ()
+        return tuple(value)
 
     def table(self, *keys: str) -> Loose | None:
         key = self.first(*keys)

@@ -19,7 +19,11 @@ GIB = 1 << 30
 TOTAL = 128_000_000_000
 """Bytes of memory of a GB10; the kernel and firmware keep some of them."""
 HOST_RESERVE = 15 * GIB
-_BYTES = {"fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1, "int8": 1, "float32": 4, "fp4": 0.5625, "nvfp4": 0.5625}
+_BYTES = {
+    "": 2, "auto": 2, "bfloat16": 2, "float16": 2, "half": 2, "float32": 4, "float": 4,
+    "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1, "fp8_inc": 1, "int8": 1, "fp4": 0.5625, "nvfp4": 0.5625,
+}  # fmt: skip
+"""Bytes of one element of the cache, by `--kv-cache-dtype` or by the model's own type; nvfp4 with its scales."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +43,15 @@ class CacheCost:
 def cache_cost(checkpoint: Checkpoint, kv_cache: str = "auto") -> CacheCost:
     """Compute the cost from a configuration. `kv_cache` is the value of `--kv-cache-dtype`."""
     kind = checkpoint.quantization.kv_cache if kv_cache == "auto" else kv_cache
-    width = _BYTES.get(kind or checkpoint.dtype, 2)
+    width = _BYTES.get(kind or checkpoint.dtype)
     layers, kv = checkpoint.layers, checkpoint.kv
+    if width is None:
+        return CacheCost(
+            None, None, f"the size of an element of type {kind or checkpoint.dtype!r} is not known here"
+        )
     if kv is None or not layers.attention:
-        return CacheCost(None, None, "the configuration has no sizes of attention heads")
+        why = f" ({'; '.join(checkpoint.doubts)})" if checkpoint.doubts else ""
+        return CacheCost(None, None, f"the configuration has no usable sizes of attention layers{why}")
     full = layers.attention - (layers.sliding if layers.window else 0)
     per_layer = kv.elements * width
     sliding = layers.sliding * per_layer * layers.window if layers.window and layers.sliding else 0
@@ -64,7 +73,8 @@ class Plan:
     per_sequence: float = 0
     total: int = TOTAL
     utilization: float = 0.9
-    weights: float = 0
+    weights: float | None = None
+    """None if nobody said; then they count as 0, and what follows is not known."""
     overhead: float = 3 * GIB
     """Activations, CUDA graphs and the context, inside the reservation."""
     sequences: int = 0
@@ -78,7 +88,11 @@ class Plan:
     @property
     def pool(self) -> float:
         """What is left for the cache."""
-        return max(self.reserved - self.weights - self.overhead, 0)
+        return max(self.reserved - self._fixed, 0)
+
+    @property
+    def _fixed(self) -> float:
+        return (self.weights or 0) + self.overhead
 
     @property
     def tokens(self) -> int:
@@ -101,13 +115,13 @@ class Plan:
         """The smallest utilization for which the wanted sequences fit; None if nothing is wanted."""
         if not self.sequences or not self.length:
             return None
-        return (self.weights + self.overhead + self.needed) / self.total
+        return (self._fixed + self.needed) / self.total
 
 
 def judge_memory(plan: Plan) -> Iterator[Finding]:
     """Judge a set-up: does the cache fit, and does the host keep enough?"""
     short = plan.headroom < plan.host
-    most = max((plan.total - plan.host) / plan.total, 0)
+    most = (plan.total - plan.host) / plan.total
     yield Finding(
         "memory.host",
         f"utilization {plan.utilization:g}",
@@ -116,7 +130,12 @@ def judge_memory(plan: Plan) -> Iterator[Finding]:
         f"{plan.host / GIB:.0f} GiB",
         f"Lower it to {most:.2f}; the reservation cannot be swapped." if short else "",
     )
-    if plan.weights + plan.overhead >= plan.reserved:
+    if plan.weights is None:
+        yield Finding(
+            "memory.weights", "weights", Verdict.UNKNOWN, "their size is not known and counts as 0", "a size",
+            "Give --weights-gib, the folder that holds the weights, or a boot log.",
+        )  # fmt: skip
+    elif plan.weights + plan.overhead >= plan.reserved:
         yield Finding(
             "memory.weights", "weights", Verdict.FAIL,
             f"weights and overhead take {(plan.weights + plan.overhead) / GIB:.1f} GiB",

@@ -46,6 +46,8 @@ class Modules:
     """Linear modules by name, with the kinds of tensors that each has. Empty where there is no index."""
 
     tensors: dict[str, frozenset[str]] = field(default_factory=dict)
+    total_bytes: int | None = None
+    """What the index says of the size of all tensors."""
 
     def of(self, role: Role) -> list[str]:
         """Names of the modules of one role that hold weights; norms and routers are not among them."""
@@ -81,4 +83,19 @@ def read_modules(folder: Path, problems: list[str]) -> Modules:
         module, dot, kind = tensor.rpartition(".")
         if dot and ("weight" in kind or "scale" in kind or kind in _QUANTIZED):
             found.setdefault(module, set()).add(kind)
-    return Modules({module: frozenset(kinds) for module, kinds in found.items()})
+    about = index.table("metadata")
+    total = about.count("total_size") if about else None
+    return Modules({module: frozenset(kinds) for module, kinds in found.items()}, total)
+
+
+_SMALLEST = 1024
+"""Bytes: a smaller file is a pointer to one that was not downloaded."""
+
+
+def stored_bytes(folder: Path) -> int | None:
+    """The size of the weight files in a folder, None if there are none or some were not downloaded."""
+    try:
+        sizes = [path.stat().st_size for path in folder.glob("*.safetensors")]
+    except OSError:
+        return None
+    return sum(sizes) if sizes and min(sizes) >= _SMALLEST else None

@@ -81,6 +81,13 @@ class Selection:
     note: str = ""
 
     @property
+    def title(self) -> str:
+        """What is selected for, in words: `dense NVFP4 W4A4`, `MLA attention`, `attention`."""
+        if self.layer is not Layer.ATTENTION:
+            return f"{self.layer} {self.scheme}"
+        return str(self.layer) if self.scheme == self.layer else f"{self.scheme} {self.layer}"
+
+    @property
     def decided(self) -> Choice | None:
         """The one choice, where there is only one and the code was followed to its end."""
         only = self.choices[0] if len(self.choices) == 1 else None
