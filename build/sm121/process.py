@@ -11,15 +11,16 @@ import shlex
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sm121.errors import ProgramError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
 
 _INHERITED = (
     "HOME", "USER", "LOGNAME", "TMPDIR", "TERM", "NO_COLOR",
@@ -154,6 +155,53 @@ def stream(
         except BaseException:
             _end_group(child)
             raise
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A program that runs beside us, in the care of a guard which ends it, whatever becomes of us."""
+
+    argv: tuple[str, ...]
+    log: Path
+    """What it prints."""
+    grace: float
+    """Seconds between the polite end and the other one."""
+    _guard: subprocess.Popen[bytes]
+
+    @property
+    def ended(self) -> int | None:
+        """Its status once it has ended, 128 + number for a signal; None while it runs."""
+        return self._guard.poll()
+
+    def stop(self) -> None:
+        """End it with everything that it started, and wait until nothing is left."""
+        assert self._guard.stdin is not None
+        self._guard.stdin.close()
+        try:
+            self._guard.wait(self.grace + 20)
+        except subprocess.TimeoutExpired:
+            self._guard.kill()
+            self._guard.wait()
+
+
+def start(
+    argv: Sequence[str | Path], *, log: Path, env: Mapping[str, str] | None = None, cwd: Path | None = None,
+    grace: float = 30.0,
+) -> Running:  # fmt: skip
+    """Start a program that goes on while we do other things; all it prints is added to `log`.
+
+    It is ended by `stop`, and also when this process dies in any way: `guard.py` watches over it.
+    """
+    words = tuple(str(argument) for argument in argv)
+    with log.open("ab") as file:
+        file.write(f"$ {quoted(words)}\n".encode())
+        file.flush()
+        guard = subprocess.Popen(
+            [sys.executable, "-I", str(Path(__file__).with_name("guard.py")), str(grace), *words], cwd=cwd,
+            env=dict(env) if env is not None else environment(), stdin=subprocess.PIPE, stdout=file,
+            stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+    return Running(words, log, grace, guard)
 
 
 def failed(completed: Completed, *, lines: int = 20) -> ProgramError:

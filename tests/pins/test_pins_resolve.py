@@ -65,7 +65,7 @@ class Fake:
 
 def uv(monkeypatch: pytest.MonkeyPatch, fake: Fake, settings: Settings | None = None) -> Fake:
     monkeypatch.setattr(process, "run", fake)
-    monkeypatch.setattr(module, "_uv", lambda: "uv")
+    monkeypatch.setattr(module, "uv_program", lambda: "uv")
     monkeypatch.setattr(index, "settings", lambda: settings or Settings(("https://index.example/simple",)))
     return fake
 

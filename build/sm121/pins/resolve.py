@@ -39,7 +39,7 @@ def resolve(
     Raises PinsError with uv's explanation of a conflict, FetchError if the index cannot be reached,
     PreflightError without uv.
     """
-    program = _uv()
+    program = uv_program()
     with tempfile.TemporaryDirectory(prefix="sm121-resolve-") as folder:
         wanted = Path(folder) / "requirements.in"
         limits = Path(folder) / "constraints.txt"
@@ -52,14 +52,15 @@ def resolve(
                 "--python-platform", f"{cpu}-manylinux_{LIBC[0]}_{LIBC[1]}",
                 "--no-config", "--no-header", "--no-progress", "--color", "never",
             ],
-            env=_environment(), cwd=Path(folder), timeout=600, check=False,
+            env=uv_environment(), cwd=Path(folder), timeout=600, check=False,
         )  # fmt: skip
     if done.returncode:
         raise _explained(done.stderr)
     return _read(done.stdout)
 
 
-def _uv() -> str:
+def uv_program() -> str:
+    """Where uv is. Raises PreflightError."""
     beside = Path(sys.executable).with_name("uv")
     found = str(beside) if beside.exists() else process.find("uv")
     if found is None:
@@ -67,7 +68,7 @@ def _uv() -> str:
     return found
 
 
-def _environment() -> dict[str, str]:
+def uv_environment() -> dict[str, str]:
     """uv gets the configured indexes by variable, since an address may hold a password."""
     chosen = index.settings()
     extra = {"UV_DEFAULT_INDEX": chosen.urls[0], "UV_INDEX": " ".join(chosen.urls[1:])} if chosen.urls else {}
