@@ -52,6 +52,10 @@ class Repository:
         scopes += [f"repository:{name}:pull" for name in self.mounts]
         self.registry = Registry(reference, credential, pause, scopes=tuple(scopes), insecure=insecure)
 
+    @property
+    def name(self) -> str:
+        return self.reference.name
+
     def close(self) -> None:
         self.registry.close()
 
@@ -243,9 +247,16 @@ class Repository:
         with self.registry.request("PUT", address, {"Content-Length": "0"}, good=(201, 204)) as answer:
             self._check(answer, digest)
 
-    def push_document(self, document: Document, tag: str = "") -> None:
-        """Store a manifest or index under its digest or a tag. Its blobs must be there."""
-        name = tag or str(document.digest)
+    def push_document(self, document: Document) -> None:
+        """Store a manifest or index under its digest. Its blobs must be there."""
+        self._put(document, str(document.digest))
+
+    def name_document(self, document: Document, tag: str) -> None:
+        """Give a stored manifest a tag, if there is one to give."""
+        if tag:
+            self._put(document, tag)
+
+    def _put(self, document: Document, name: str) -> None:
         with self.registry.request(
             "PUT",
             f"manifests/{name}",
@@ -296,7 +307,7 @@ class Repository:
         held = self.find(_fallback(subject))
         listed = {item.digest: item for item in (_manifests(held, self.reference.name) if held else [])}
         listed[document.digest] = document.descriptor
-        self.push_document(image_index(listed[key] for key in sorted(listed)), _fallback(subject))
+        self._put(image_index(listed[key] for key in sorted(listed)), _fallback(subject))
 
     def _referrers_api(self, digest: Sha256) -> list[Descriptor] | None:
         """None if the registry does not know referrers."""

@@ -1,0 +1,140 @@
+"""Hands an image on by digest: manifests, blobs and what is attached; only what is missing moves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from sm121.artifact.imagedocs import INDEX_TYPES, MANIFEST_TYPES, Descriptor
+from sm121.artifact.jsondoc import JsonReader
+from sm121.errors import ArtifactError, ImageError
+
+if TYPE_CHECKING:
+    from sm121.image.documents import Document
+    from sm121.image.referrers import Place
+    from sm121.image.store import BlobStore
+    from sm121.progress import Counter, Progress
+    from sm121.values import Sha256
+
+_DEEPEST = 4
+_MOST = 4096
+
+
+@dataclass
+class Copied:
+    """What a copy did; sizes in bytes."""
+
+    digest: Sha256
+    blobs: int = 0
+    blobs_sent: int = 0
+    size: int = 0
+    sent: int = 0
+    attached: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Node:
+    """A document with what it names: further documents and blobs."""
+
+    document: Document
+    children: tuple[_Node, ...] = ()
+    blobs: tuple[Descriptor, ...] = ()
+
+
+def copy_image(
+    source: Place, target: Place, digest: Sha256, store: BlobStore, progress: Progress, *, tag: str = "",
+    referrers: bool = True,
+) -> Copied:  # fmt: skip
+    """Copy the image or index `digest`, and what is attached to each document of it; `tag` names it at last.
+
+    `store` keeps blobs on their way, so an interrupted copy goes on. Blobs go before the documents that name them:
+    whatever interrupts, the target has no image that is not whole.
+    """
+    mover = _Mover(source, target, store, Copied(digest))
+    tree = mover.read(digest, 1)
+    with progress.counter(f"copy {digest.hex[:12]} to {target.name}", 1, "B") as counter:
+        mover.send([tree], counter)
+        if referrers:
+            for node in mover.all(tree):
+                mover.attachments(node.document.digest, counter)
+    target.name_document(tree.document, tag)
+    return mover.result
+
+
+@dataclass
+class _Mover:
+    """One copy."""
+
+    source: Place
+    target: Place
+    store: BlobStore
+    result: Copied
+    seen: set[Sha256] = field(default_factory=set)
+
+    def read(self, digest: Sha256, depth: int) -> _Node:
+        """A document and all that it names."""
+        if depth > _DEEPEST or len(self.seen) > _MOST:
+            raise ArtifactError(f"{self.source.name}: {digest} is an index of indexes without an end.")
+        self.seen.add(digest)
+        document = self.source.document(digest)
+        reader = JsonReader(f"the manifest {digest}")
+        top = reader.top(document.data)
+        if "manifests" in top:
+            listed = [Descriptor.of_table(reader, each, "manifests") for each in reader.tables(top, "manifests")]
+            reader.finish()
+            children = [
+                self.read(each.digest, depth + 1)
+                for each in listed
+                if each.media_type in {*INDEX_TYPES, *MANIFEST_TYPES} and each.digest not in self.seen
+            ]
+            return _Node(document, tuple(children))
+        blobs = [Descriptor.of_table(reader, each, "layers") for each in reader.tables(top, "layers")]
+        blobs.append(Descriptor.of_table(reader, reader.table(top, "config"), "config"))
+        reader.finish()
+        return _Node(document, (), tuple(blob for blob in blobs if not blob.urls))
+
+    def all(self, node: _Node) -> list[_Node]:
+        return [node, *(each for child in node.children for each in self.all(child))]
+
+    def send(self, nodes: list[_Node], counter: Counter) -> None:
+        """Blobs first, then documents from the innermost outwards."""
+        blobs = {blob.digest: blob for top in nodes for node in self.all(top) for blob in node.blobs}
+        for blob in blobs.values():
+            self.result.blobs += 1
+            self.result.size += blob.size
+            counter.update(self.result.size, f"{blob.digest.hex[:12]}", total=max(1, self.result.size))
+            self._blob(blob)
+        for top in nodes:
+            for node in reversed(self.all(top)):
+                if not self.target.has_document(node.document.digest):
+                    self.target.push_document(node.document)
+
+    def _blob(self, blob: Descriptor) -> None:
+        if self.target.has_blob(blob.digest):
+            return
+        kept = self.store.has(blob.digest, blob.size)
+        path = self.source.pull_blob(blob, self.store, lambda _: None)
+        sent = self.target.push_blob(blob.digest, path, lambda _: None)
+        self.result.sent += sent
+        self.result.blobs_sent += bool(sent)
+        if not kept and path == self.store.path(blob.digest):
+            path.unlink()
+
+    def attachments(self, digest: Sha256, counter: Counter) -> None:
+        """What refers to a document, and what refers to that."""
+        for descriptor in self.source.referrers(digest):
+            if descriptor.digest in self.seen:
+                continue
+            node = self.read(descriptor.digest, _DEEPEST)
+            if node.children:
+                raise ImageError(f"{self.source.name}: {descriptor.digest} is attached and is an index.")
+            for blob in node.blobs:
+                self._blob(blob)
+            self.target.attach(digest, _described(node.document, descriptor))
+            self.result.attached += 1
+            self.attachments(descriptor.digest, counter)
+
+
+def _described(document: Document, descriptor: Descriptor) -> Document:
+    """The document with what the list of referrers says of it."""
+    return replace(document, annotations=descriptor.annotations, artifact_type=descriptor.artifact_type)
