@@ -1,9 +1,9 @@
 """Builds a small library from vLLM's own sources and finishes it, to be run on a machine with a GPU.
 
-`python carry_own.py VLLM_SOURCE TORCH_INCLUDE CUDA FOLDER --target 9.0` compiles three of vLLM's files whose upstream
+`python carry_own.py VLLM_SOURCE TORCH CUDA FOLDER --target 9.0` compiles three of vLLM's files whose upstream
 list is PTX (both Marlin repacks and the Hadamard transform) for x86_64, compute_80 as machine code and as PTX, links
-them with the few lines of bindings that they need, and finishes the result in both layouts. CUDA is a toolkit folder
-with nvcc; a driver's own libcudart answers at run time. `own_cases.py` runs what comes out.
+them with the few lines of bindings that they need, and finishes the result in both layouts. TORCH is the folder
+`torch` of an installation or an unpacked wheel, CUDA a toolkit with nvcc. `own_cases.py` runs what comes out.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ FLAGS = (
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("source", type=Path)
-    parser.add_argument("torch_include", type=Path)
+    parser.add_argument("torch", type=Path)
     parser.add_argument("cuda", type=Path)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--target", type=Capability.parse, default=Capability(9, 0))
@@ -68,7 +68,7 @@ def main() -> None:
 def _build(given: argparse.Namespace, scratch: Path, library: Path, progress: Progress) -> None:
     includes = [
         f"-I{given.source / 'csrc'}",
-        *(f"-isystem={given.torch_include / part}" for part in (".", "torch/csrc/api/include")),
+        *(f"-isystem={given.torch / 'include' / part}" for part in (".", "torch/csrc/api/include")),
         *(f"-isystem={folder}" for folder in (given.cuda / "include", *given.include)),
     ]
     objects = []
@@ -91,8 +91,9 @@ def _build(given: argparse.Namespace, scratch: Path, library: Path, progress: Pr
         *plain,
         bindings,
     ]
-    # The runtime is not linked: torch has it in the process before a library of operators is loaded.
-    process.run([*command, *objects, "-o", library], timeout=3600)
+    libraries = ["-Wl,--no-as-needed", f"-L{given.torch / 'lib'}", "-ltorch", "-ltorch_cpu", "-ltorch_cuda", "-lc10",
+                 f"-L{given.cuda / 'lib64'}", "-lcudart"]  # fmt: skip
+    process.run([*command, *objects, *libraries, "-o", library], timeout=3600)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ transform is compared with the matrix in float64. Exit status 0: every expectati
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import subprocess
@@ -55,8 +54,6 @@ def main() -> int:
 def _cases(library: Path, out: Path) -> int:
     import torch  # noqa: PLC0415 -- its libraries must be loaded first
 
-    for runtime in sorted(Path(torch.__file__).parent.parent.glob("nvidia/**/libcudart.so.*")):
-        ctypes.CDLL(str(runtime), mode=ctypes.RTLD_GLOBAL)
     torch.ops.load_library(library)
     result: dict[str, Any] = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__}
     result["cases"] = {
