@@ -19,6 +19,7 @@ SOURCE = "../source/"
 _EDGE = re.compile(r"(?m)^build (\S+\.o): (\w+_COMPILER__\w+) (\S+)([^\n]*)\n((?:  [^\n]*\n)*)")
 _GENCODE = re.compile(r"-gencode[ =]arch=[\w,=\[\]]+")
 _DEPS = re.compile(r"(\S+): #deps \d+, deps mtime \d+ \((VALID|STALE)\)")
+_TOLD = ("DEFINES", "FLAGS", "INCLUDES")
 _BESIDE_OUTPUTS = ("DEP_FILE", "OBJECT_DIR", "OBJECT_FILE_DIR", "TARGET_COMPILE_PDB", "TARGET_PDB")
 
 
@@ -49,12 +50,8 @@ class Edge:
 
     @property
     def command(self) -> Sha256:
-        """Digest of what the compiler is told: everything but how it is launched and scheduled."""
-        told = [
-            f"{name}={value}"
-            for name, value in sorted(self.variables.items())
-            if name not in {"LAUNCHER", "pool"}
-        ]
+        """Digest of what the compiler is told. CMake's other variables come and go from one run to the next."""
+        told = [f"{name}={self.variables.get(name, '')}" for name in _TOLD]
         return Sha256.of_bytes("\n".join([self.rule, self.source, *told]).encode())
 
     def beside(self, arch: ArchSpec) -> Self:
@@ -82,7 +79,7 @@ def edges(text: str) -> list[Edge]:
     """The compile commands of a `build.ninja`, in its order."""
     found = []
     for match in _EDGE.finditer(text):
-        rows = [row.strip().partition(" = ") for row in match[5].splitlines()]
+        rows = [row.lstrip().partition(" = ") for row in match[5].splitlines()]
         variables = {name: value for name, _, value in rows}
         found.append(Edge(object_name(match[1]), match[1], match[2], match[3], match[4], variables))
     return found

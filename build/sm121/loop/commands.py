@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 POLL = 0.4
 """Seconds between two looks at the edited folder; a look reads 350 files."""
 _SHOWN = 10
+_WIDE = 160
+"""Characters of a line where nobody watches a terminal."""
 
 _EPILOG = """\
 where to edit:
@@ -119,6 +122,8 @@ class Task:
     comparing: Comparing
     against: State
     """What an edit is measured by: the pinned state, or the state without the patch."""
+    base: State
+    """What a release is built from."""
     limits: tuple[Limit, ...]
     archs: tuple[ArchSpec, ...]
 
@@ -158,7 +163,7 @@ def _once(task: Task) -> int:
     started = time.monotonic()
     arguments, progress = task.arguments, task.build.progress
     with task.build.work.locked():
-        session = Session(task.build, task.state)
+        session = Session(task.build, task.state, task.base)
         chosen = task.choose(session)
         if chosen:
             progress.say(f"{len(chosen)} units, from {task.state.title}:")
@@ -176,7 +181,7 @@ def _once(task: Task) -> int:
         elif not chosen:
             print(_nothing(task))
         else:
-            console = Console(highlight=False)
+            console = Console(highlight=False, width=None if sys.stdout.isatty() else _WIDE)
             show.show_pass(done, console, every=arguments.every)
             if arguments.sass:
                 _sass(done, task, console)
@@ -206,7 +211,7 @@ def _watch(task: Task) -> int:
 
 
 def _dry_run(task: Task) -> int:
-    shown = preview(task.build, task.state, task.arguments.words, task.against)
+    shown = preview(task.build, task.state, task.arguments.words, task.against, task.base)
     if task.arguments.json:
         print(json.dumps(shown.data, indent=2))
         return 0
@@ -221,10 +226,11 @@ def _dry_run(task: Task) -> int:
 def _task(arguments: argparse.Namespace) -> Task:
     limits, archs = _judging(arguments)
     build = ready(arguments, dry=arguments.dry_run)
+    base = pinned(build)
     if arguments.around:
         before, state = around_patch(build, arguments.patches, arguments.around, arguments.mirror)
-        return Task(arguments, build, state, Comparing(last=False, state=before), before, limits, archs)
-    state, base = edited_state(build, arguments.source), pinned(build)
+        return Task(arguments, build, state, Comparing(last=False, state=before), before, base, limits, archs)
+    state = edited_state(build, arguments.source, base)
     match arguments.before:
         case "last":
             comparing = Comparing(last=True, state=base)
@@ -234,7 +240,7 @@ def _task(arguments: argparse.Namespace) -> Task:
             comparing = Comparing(last=False, state=None)
         case revision:
             comparing = Comparing(last=False, state=at_revision(build, state.root, revision))
-    return Task(arguments, build, state, comparing, base, limits, archs)
+    return Task(arguments, build, state, comparing, base, base, limits, archs)
 
 
 def _judging(arguments: argparse.Namespace) -> tuple[tuple[Limit, ...], tuple[ArchSpec, ...]]:

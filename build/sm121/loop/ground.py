@@ -80,7 +80,7 @@ def read_ground(
     for unit in units.values():
         if kept := store.find(unit, files):
             reads[unit.name] = frozenset(kept.reads)
-    reads = {**_released(build, units, state, base), **reads}
+    reads = {**_released(build, store.folder / "released.json", units, state, base), **reads}
     objects = {}
     for unit in units.values():
         paths = [tree / "obj" / unit.object for tree in (ours, released)]
@@ -90,7 +90,9 @@ def read_ground(
     return Ground(units, {**base.files, **files}, roots, reads, objects, store.folder / "names.json")
 
 
-def _released(build: Build, units: Mapping[str, Edge], state: State, base: State) -> dict[str, frozenset[str]]:
+def _released(
+    build: Build, record: Path, units: Mapping[str, Edge], state: State, base: State
+) -> dict[str, frozenset[str]]:
     """From the release's own tree, whose records are of the pinned state: those that no edit made untrue."""
     tree = build.tree()
     mark = tree / "obj" / "configured.json"
@@ -99,13 +101,31 @@ def _released(build: Build, units: Mapping[str, Edge], state: State, base: State
     edited = {
         name for name in base.files.keys() | state.files.keys() if base.files.get(name) != state.files.get(name)
     }
-    known, recorded = configured(tree, build), recorded_in(tree)
+    known, recorded = configured(tree, build), _remembered(tree, record)
     return {
         name: recorded[unit.object]
         for name, unit in units.items()
         if unit.object in recorded and name in known and known[name].command == unit.command
         if not recorded[unit.object] & edited
     }
+
+
+def _remembered(tree: Path, record: Path) -> dict[str, frozenset[str]]:
+    """ninja's records of a tree, which name every header of the system as well: read once, until they change."""
+    try:
+        stat = (tree / "obj" / ".ninja_deps").stat()
+    except OSError:
+        return {}
+    stamp = [str(tree), stat.st_size, stat.st_mtime_ns]
+    with suppress(OSError, ValueError, KeyError):
+        data = json.loads(record.read_text())
+        if data["stamp"] == stamp:
+            return {name: frozenset(paths) for name, paths in data["reads"].items()}
+    found = recorded_in(tree)
+    with completed_file(record) as file:
+        reads = {name: sorted(paths) for name, paths in found.items()}
+        file.write(json.dumps({"stamp": stamp, "reads": reads}).encode())
+    return found
 
 
 def _names(data: bytes) -> list[str]:

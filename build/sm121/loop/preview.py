@@ -11,7 +11,7 @@ from sm121.loop.choose import by_edits, by_words
 from sm121.loop.ground import read_ground
 from sm121.loop.source import configure_digest
 from sm121.loop.store import Store
-from sm121.loop.trees import EDITED, configured, pinned
+from sm121.loop.trees import EDITED, configured
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -38,7 +38,7 @@ class Preview:
         }
 
 
-def preview(build: Build, state: State, words: Sequence[str], against: State) -> Preview:
+def preview(build: Build, state: State, words: Sequence[str], against: State, base: State) -> Preview:
     """Choose as a pass would, from what is on the disk; where nothing was configured yet, among all sources."""
     notes = []
     units = configured(build.tree(EDITED), build) or configured(build.tree(), build)
@@ -51,7 +51,6 @@ def preview(build: Build, state: State, words: Sequence[str], against: State) ->
             "what CMake reads differs: after configuring, units with another command are compiled as well."
         )
     store = Store.of(build)
-    base = pinned(build)
     generated = {unit.path: "" for unit in units.values() if unit.path not in {**state.files, **base.files}}
     ground = read_ground(build, store, state, base, units, {**generated, **state.files})
     found = by_words(ground, words) if words else by_edits(ground, Edits.between(against.files, state.files))

@@ -72,15 +72,11 @@ class Comparing:
 class Session:
     """The loop over one plan. Everything that compiles happens while the scratch folder is locked for us."""
 
-    def __init__(self, build: Build, state: State) -> None:
+    def __init__(self, build: Build, state: State, base: State | None = None) -> None:
         self.build = build
         self.state = state
+        self.pinned = base or pinned(build)
         self.store = Store.of(build)
-
-    @cached_property
-    def pinned(self) -> State:
-        """What a release is built from."""
-        return pinned(self.build)
 
     @cached_property
     def tree(self) -> Tree:

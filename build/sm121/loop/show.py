@@ -25,6 +25,7 @@ VERSION = 1
 _COLUMNS = ("registers", "spills", "stack", "shared", "fp4", "fp8", "size")
 _BYTES = {"spills", "stack", "shared", "size"}
 _MOST_ROWS = 40
+_MOST_BRIEF = 15
 _WIDTH = 64
 
 
@@ -34,9 +35,18 @@ def chosen_lines(chosen: Sequence[Chosen]) -> list[str]:
 
 
 def show_pass(done: Pass, console: Console, *, every: bool = False) -> None:
-    """Every unit with what became of its kernels; with `every`, the unchanged ones too."""
+    """Every unit with what became of its kernels; those with the same code in one line, unless `every`."""
+    brief = [result for result in done.results if result.change.same and not result.beside and not every]
     for result in done.results:
-        _unit(result, done.before, console, every=every)
+        if result not in brief:
+            _unit(result, done.before, console, every=every)
+    for result in brief[:_MOST_BRIEF]:
+        kernels = f"{len(result.change.kernels)} kernels" if result.change.kernels else "no kernel"
+        told = f"{kernels}; {_targets(result.change.after)}"
+        text = f"{result.chosen.unit.path}: the same machine code as {done.before} ({told})"
+        console.print(text, markup=False, soft_wrap=True)
+    if len(brief) > _MOST_BRIEF:
+        console.print(f"and {len(brief) - _MOST_BRIEF} more units with the same machine code", markup=False)
 
 
 def pass_data(
@@ -130,7 +140,7 @@ def _unit(result: Result, before: str, console: Console, *, every: bool) -> None
 
 def _kernels(kernels: Sequence[KernelChange], result: Result, console: Console) -> None:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column("  kernel", overflow="fold")
+    table.add_column("  kernel", overflow="fold", min_width=24)
     for column in _COLUMNS:
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("")

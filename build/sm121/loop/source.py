@@ -54,15 +54,22 @@ def names(root: Path) -> Iterator[str]:
     """Paths of the files that matter. In a git repository, what it ignores does not count: it is generated."""
     if (root / ".git").exists():
         listed = git.run(root, "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", *READ).stdout
-        yield from (name for name in sorted({*listed.split("\0")}) if name and (root / name).is_file())
-        return
+        found = [name for name in sorted({*listed.split("\0")}) if name and (root / name).is_file()]
+    else:
+        found = [*_below(root)]
+    for name in found:
+        if not any(part in _SKIPPED or part.startswith(".") for part in name.split("/")):
+            yield name
+
+
+def _below(root: Path) -> Iterator[str]:
     for top in READ:
         if (root / top).is_file():
             yield top
         for folder, folders, files in os.walk(root / top):
-            folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in _SKIPPED)
+            folders.sort()
             where = Path(folder).relative_to(root)
-            yield from (str(where / name) for name in sorted(files) if not name.startswith("."))
+            yield from (str(where / name) for name in sorted(files))
 
 
 def differing(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from sm121.errors import PatchError, UsageError
 from sm121.loop.source import READ, require_sources
-from sm121.loop.trees import State, pinned
+from sm121.loop.trees import State
 from sm121.sources import git
 from sm121.sources.fetch import fetch
 from sm121.sources.patches import apply, named_paths
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from sm121.steps import Build
 
 
-def edited_state(build: Build, source: Path | None) -> State:
-    """The state that a developer edits: the folder `source`, else the only work tree of patches, else what is pinned.
+def edited_state(build: Build, source: Path | None, base: State) -> State:
+    """The state that a developer edits: the folder `source`, else the only work tree of patches, else `base`.
 
     Raises UsageError if the folder is no source tree, or if several work trees could be meant.
     """
@@ -38,7 +38,7 @@ def edited_state(build: Build, source: Path | None) -> State:
             f"several work trees hold {build.plan.project} {build.plan.version}: {', '.join(map(str, trees))}.",
             do="name the one you edit with --source.",
         )
-    return State.of(str(trees[0]), trees[0]) if trees else pinned(build)
+    return State.of(str(trees[0]), trees[0]) if trees else base
 
 
 def work_trees(build: Build) -> list[Path]:
