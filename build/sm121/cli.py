@@ -14,9 +14,12 @@ from rich.console import Console
 from sm121 import __version__
 from sm121.audit.commands import add_audit_commands
 from sm121.build_commands import add_build_commands
+from sm121.engine.commands import add_image_command
 from sm121.errors import Sm121Error, StorageError
 from sm121.finish_commands import add_finish_commands
 from sm121.inspector.commands import add_inspect_commands
+from sm121.lines_commands import add_lines_command
+from sm121.loop.bisect_commands import add_bisect_commands
 from sm121.loop.commands import add_kernel_commands
 from sm121.pins import commands as pins_commands
 from sm121.sources.patch_commands import add_patch_commands
@@ -33,7 +36,9 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--version", action="version", version=f"sm121 {__version__}")
     verbs = top.add_subparsers(metavar="VERB", required=True)
     add_build_commands(verbs)
+    add_lines_command(verbs)
     add_finish_commands(verbs)
+    add_image_command(verbs)
     add_inspect_commands(verbs)
     pins = verbs.add_parser(
         "pins", help="check, update, lock or explain the pins", description="Looks after the pins."
@@ -42,6 +47,7 @@ def parser() -> argparse.ArgumentParser:
     pins.set_defaults(run=pins_commands.run)
     add_patch_commands(verbs)
     add_kernel_commands(verbs)
+    add_bisect_commands(verbs)
     add_audit_commands(verbs)
     return top
 

@@ -16,6 +16,7 @@ from sm121.target import GB10, LoadsAs, loads_as
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from collections.abc import Set as AbstractSet
 
     from sm121.device import Buffer, DeviceImage
     from sm121.target import Capability
@@ -125,6 +126,28 @@ def cubin_of(data: bytes, capability: Capability = GB10) -> bytes | None:
     if chosen is None or images[chosen].kind != "cubin":
         return None
     return bytes(payload(data, images[chosen]))
+
+
+def code_digests(
+    data: Buffer, wanted: AbstractSet[str], capability: Capability = GB10
+) -> dict[str, tuple[str, str]]:
+    """Kernel -> target of the image that the chip takes, and sha256 of its code there, over all units of a library.
+
+    Of PTX, the digest is that of the unit's whole text. Raises DamagedError for what holds no device code.
+    """
+    found: dict[str, tuple[str, str]] = {}
+    for container in read_device_code(data).containers:
+        chosen = choose(container.images, capability)
+        if chosen is None:
+            continue
+        image = container.images[chosen]
+        content = payload(data, image)
+        if image.kind == "ptx":
+            text = hashlib.sha256(content).hexdigest()
+            found |= {name: (image.target, text) for name in ptx_kernels(content) if name in wanted}
+        elif any(kernel.name in wanted for kernel in read_cubin(content, bodies=False).kernels):
+            found |= {name: (image.target, code) for name, code in _bodies(content).items() if name in wanted}
+    return found
 
 
 def _image(data: bytes, image: DeviceImage, capability: Capability) -> ImageCode:

@@ -72,8 +72,9 @@ class Comparing:
 class Session:
     """The loop over one plan. Everything that compiles happens while the scratch folder is locked for us."""
 
-    def __init__(self, build: Build, state: State, base: State | None = None) -> None:
+    def __init__(self, build: Build, state: State, base: State | None = None, *, tree: str = EDITED) -> None:
         self.build = build
+        self._name = tree
         self.state = state
         self.pinned = base or pinned(build)
         self.store = Store.of(build)
@@ -81,7 +82,7 @@ class Session:
     @cached_property
     def tree(self) -> Tree:
         """The build tree with the state that is to be compiled."""
-        return open_tree(self.build, self.state, EDITED)
+        return open_tree(self.build, self.state, self._name)
 
     def edits(self, before: State) -> Edits:
         return Edits.between(before.files, self.state.files)
@@ -146,39 +147,42 @@ class Session:
             raise error
         return {cost.name: cost.wall for cost in costs}, failed, error
 
-    def _keep(self, tree: Tree, units: Sequence[Edge]) -> dict[str, Kept]:
+    def _keep(self, tree: Tree, units: Sequence[Edge], *, newest: bool = True) -> dict[str, Kept]:
         """Keep what ninja made of `units`; what is kept already is not read again."""
         found = {}
         rest = []
         for unit in units:
-            newest = next(reversed(self.store.history(unit.name)), None)
-            if newest and newest.fits(unit, tree.files) and _same_bytes(newest, tree.object(unit)):
-                found[unit.name] = newest
+            history = self.store.history(unit.name)[-1:] if newest else []
+            if history and history[0].fits(unit, tree.files) and _same_bytes(history[0], tree.object(unit)):
+                found[unit.name] = history[0]
             else:
                 rest.append(unit)
         reads = tree.reads(unit.object for unit in rest) if rest else {}
         for unit in rest:
-            found[unit.name] = self.store.keep(
-                unit, tree.object(unit), reads.get(unit.object, {unit.path}), tree.files
-            )
+            read = reads.get(unit.object, {unit.path})
+            found[unit.name] = self.store.keep(unit, tree.object(unit), read, tree.files, newest=newest)
         return found
 
     def _befores(self, units: Sequence[Edge], now: Mapping[str, Kept], comparing: Comparing) -> dict[str, Kept]:
         found = {}
         for unit in units if comparing.last else ():
-            older = [kept for kept in self.store.history(unit.name) if kept.key != now[unit.name].key]
-            if older:
-                found[unit.name] = older[-1]
+            others = [kept for kept in self.store.history(unit.name) if kept.key != now[unit.name].key]
+            if others:
+                found[unit.name] = others[-1]
         if comparing.state:
-            found |= self._at(comparing.state, [unit for unit in units if unit.name not in found])
+            older, _ = self.at(comparing.state, [unit for unit in units if unit.name not in found])
+            found |= older
         return found
 
     def _may_differ(self, state: State) -> bool:
         """Whether commands or generated sources of another state may differ from those of this one."""
         return configure_digest(state.files) != configure_digest(self.state.files)
 
-    def _at(self, state: State, units: Sequence[Edge]) -> dict[str, Kept]:
-        """The same units at another state of the sources, compiled if they are not kept."""
+    def at(self, state: State, units: Sequence[Edge]) -> tuple[dict[str, Kept], dict[str, tuple[str, ...]]]:
+        """The same units at another state of the sources, compiled if they are not kept; by name, and what failed.
+
+        A unit that the build of that state does not have is in neither.
+        """
         found = {}
         if not self._may_differ(state):
             generated = {path: sha for path, sha in self.tree.files.items() if path not in self.state.files}
@@ -187,22 +191,13 @@ class Session:
                     found[unit.name] = kept
         rest = [unit.name for unit in units if unit.name not in found]
         if not rest:
-            return found
+            return found, {}
         self.build.progress.say(f"  compiling {len(rest)} units at {state.title}, to compare with")
         tree = self._before(state)
         there = [tree.units[name] for name in rest if name in tree.units]
         _, failed, _ = self._make(tree, there)
-        found |= self._old(tree, [unit for unit in there if unit.object not in failed])
-        return found
-
-    def _old(self, tree: Tree, units: Sequence[Edge]) -> dict[str, Kept]:
-        """Keep objects of another state, without making them the newest of their units."""
-        newest = {unit.name: next(reversed(self.store.history(unit.name)), None) for unit in units}
-        found = self._keep(tree, units)
-        for name, kept in newest.items():
-            if kept:
-                self.store.newest(name, kept.key)
-        return found
+        found |= self._keep(tree, [unit for unit in there if unit.object not in failed], newest=False)
+        return found, failed
 
     def _before(self, state: State) -> Tree:
         if self._other is None or self._other.state is not state:

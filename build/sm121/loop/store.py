@@ -70,16 +70,20 @@ class Store:
         return cls(build.work.root / "kernels" / key)
 
     def history(self, unit: str) -> list[Kept]:
-        """What was kept of a unit, the newest last."""
+        """What the developer's own passes made of a unit, the newest last."""
         folder = self._of(unit)
         return [kept for key in self._order(folder) if (kept := self._load(folder, key))]
 
     def find(self, unit: Edge, files: Mapping[str, str]) -> Kept | None:
         """The object that the sources `files` make of `unit`, if it is here."""
-        return next((kept for kept in reversed(self.history(unit.name)) if kept.fits(unit, files)), None)
+        folder = self._of(unit.name)
+        keys = [path.stem for path in folder.glob("*.o")]
+        return next((kept for key in keys if (kept := self._load(folder, key)) and kept.fits(unit, files)), None)
 
-    def keep(self, unit: Edge, made: Path, reads: Iterable[str], files: Mapping[str, str]) -> Kept:
-        """Keep the object `made` of the sources `files`, as the newest of its unit."""
+    def keep(
+        self, unit: Edge, made: Path, reads: Iterable[str], files: Mapping[str, str], *, newest: bool = True
+    ) -> Kept:
+        """Keep the object `made` of the sources `files`; with `newest`, as the last step of the unit's history."""
         digests = {path: files.get(path, "") for path in sorted(reads)}
         key = Sha256.of_bytes(json.dumps([unit.command.hex, digests]).encode()).hex[:16]
         folder = self._of(unit.name)
@@ -87,25 +91,28 @@ class Store:
         data = made.read_bytes()
         if not kept.object.is_file() or kept.object.read_bytes() != data:
             kept.object.with_suffix(".code.json").unlink(missing_ok=True)
+            with completed_file(folder / f"{key}.json") as file:
+                file.write(json.dumps({"command": kept.command, "reads": digests}).encode())
             with completed_file(kept.object) as file:
                 file.write(data)
-        with completed_file(folder / f"{key}.json") as file:
-            file.write(json.dumps({"command": kept.command, "reads": digests}).encode())
-        self.newest(unit.name, key)
+        if newest:
+            self._newest(folder, key)
+        self._prune(folder, key)
         return kept
 
-    def newest(self, unit: str, key: str) -> None:
-        """Make an object the newest of its unit."""
-        folder = self._of(unit)
+    def _newest(self, folder: Path, key: str) -> None:
         order = self._order(folder)
-        if order[-1:] == [key]:
-            return
-        order = [*(other for other in order if other != key), key]
-        for old in order[:-KEPT]:
-            for path in folder.glob(f"{old}.*"):
+        if order[-1:] != [key]:
+            with completed_file(folder / "order.json") as file:
+                file.write(json.dumps([*(other for other in order if other != key), key]).encode())
+
+    @staticmethod
+    def _prune(folder: Path, key: str) -> None:
+        """Remove the oldest objects above KEPT, never `key`."""
+        by_age = sorted(folder.glob("*.o"), key=lambda path: path.stat().st_mtime_ns)
+        for old in [path for path in by_age if path.stem != key][: max(0, len(by_age) - KEPT)]:
+            for path in (old, old.with_suffix(".json"), old.with_suffix(".code.json")):
                 path.unlink(missing_ok=True)
-        with completed_file(folder / "order.json") as file:
-            file.write(json.dumps(order[-KEPT:]).encode())
 
     @staticmethod
     def _order(folder: Path) -> list[str]:
