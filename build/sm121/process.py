@@ -88,6 +88,25 @@ def run(
     return completed
 
 
+def feed(argv: Sequence[str | Path], source: Path | bytes, *, env: Mapping[str, str] | None = None) -> Completed:
+    """Run a program that reads a file, or bytes, from its standard input; its status is the caller's business."""
+    words = tuple(str(argument) for argument in argv)
+    with tempfile.TemporaryFile() if isinstance(source, bytes) else source.open("rb") as file:
+        if isinstance(source, bytes):
+            file.write(source)
+            file.seek(0)
+        try:
+            done = subprocess.run(
+                words, env=dict(env) if env is not None else environment(), stdin=file, capture_output=True,
+                text=True, errors="replace", check=False,
+            )  # fmt: skip
+        except FileNotFoundError as error:
+            raise _missing(words[0], error) from error
+        except PermissionError as error:
+            raise ProgramError(f"{words[0]} cannot be executed: {error.strerror}.") from error
+    return Completed(words, done.returncode, done.stdout, done.stderr)
+
+
 def measure(
     argv: Sequence[str | Path], *, cwd: Path, env: Mapping[str, str] | None = None
 ) -> tuple[Completed, float]:

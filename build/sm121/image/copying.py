@@ -11,7 +11,7 @@ from sm121.errors import ArtifactError, ImageError
 
 if TYPE_CHECKING:
     from sm121.image.documents import Document
-    from sm121.image.referrers import Place
+    from sm121.image.referrers import Place, Target
     from sm121.image.store import BlobStore
     from sm121.progress import Counter, Progress
     from sm121.values import Sha256
@@ -42,7 +42,7 @@ class _Node:
 
 
 def copy_image(
-    source: Place, target: Place, digest: Sha256, store: BlobStore, progress: Progress, *, tag: str = "",
+    source: Place, target: Target, digest: Sha256, store: BlobStore, progress: Progress, *, tag: str = "",
     referrers: bool = True,
 ) -> Copied:  # fmt: skip
     """Copy the image or index `digest`, and what is attached to each document of it; `tag` names it at last.
@@ -66,7 +66,7 @@ class _Mover:
     """One copy."""
 
     source: Place
-    target: Place
+    target: Target
     store: BlobStore
     result: Copied
     seen: set[Sha256] = field(default_factory=set)

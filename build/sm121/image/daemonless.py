@@ -45,7 +45,7 @@ PLATFORMS = {Cpu.AARCH64: LINUX_ARM64, Cpu.X86_64: Platform("linux", "amd64")}
 HEAVY = 48_000_000
 """Bytes from which a wheel of the runtime set has a layer of its own."""
 _MOST_HEAVY = 60
-_DEFAULT_EPOCH = 315532800
+DEFAULT_EPOCH = 315532800
 """1980-01-01, the earliest time that a wheel's own archive can hold."""
 
 
@@ -56,7 +56,7 @@ class ImageRequest:
     base: str
     wheels: tuple[Path, ...]
     lock: Path
-    epoch: int = _DEFAULT_EPOCH
+    epoch: int = DEFAULT_EPOCH
     compression: Compression = Compression.GZIP
     labels: Mapping[str, str] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
@@ -163,7 +163,7 @@ def assemble(request: ImageRequest, store: BlobStore, files: Path, progress: Pro
             place(stack.enter_context(Wheel(path)), prefix, direct=wheel.sha256)
             for path, wheel in zip(request.wheels, wheels, strict=True)
         ]
-        if faults := collisions([*placed, *mine]):
+        if faults := collisions([*placed, *mine], prefix):
             raise PackError(faults, do="leave one of the wheels out of the lock.")
         ours += making.runtime(placed)
         ours += [making.wheel(wheel) for wheel in mine]

@@ -17,8 +17,10 @@ from sm121.artifact import Distribution, Wheel, printable
 from sm121.artifact.installed import Survey
 from sm121.artifact.shadow import cleaned
 from sm121.errors import PackError
+from sm121.findings import Verdict
 from sm121.image.documents import canonical
 from sm121.image.layer import Entry
+from sm121.pins.knowledge import known
 from sm121.values import Sha256
 
 if TYPE_CHECKING:
@@ -88,14 +90,19 @@ def place(wheel: Wheel, prefix: Prefix, *, direct: Sha256 | None = None) -> Plac
     return Placed(dist.name, dist.version, wheel.name, size, tuple(planned.entries.values()), commit)
 
 
-def collisions(placed: Iterable[Placed]) -> list[str]:
-    """Paths that two wheels want to fill with different bytes, as sentences."""
+def collisions(placed: Iterable[Placed], prefix: Prefix) -> list[str]:
+    """Paths that two wheels want to fill with different bytes, as sentences; those known to be harmless left out."""
+    harmless = {
+        f"{prefix.site}/{each.path}"
+        for each in known().collisions
+        if each.verdict in {Verdict.PASS, Verdict.INFO}
+    }
     owners: dict[str, tuple[str, Sha256 | None]] = {}
     faults = []
     for wheel in placed:
         for entry in wheel.entries:
             owner, digest = owners.setdefault(entry.path, (wheel.name, entry.sha256))
-            if digest != entry.sha256:
+            if digest != entry.sha256 and entry.path not in harmless:
                 faults.append(f"{entry.path} is of {owner} and of {wheel.name}, with different bytes.")
     return faults
 
