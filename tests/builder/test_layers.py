@@ -11,7 +11,7 @@ PACKAGE = Path(sm121.__file__).parent
 ORDER = [
     "errors", "values", "target", "findings", "guard", "process", "progress", "resources", "index", "device", "artifact",
     "inspector", "pins", "arch_lists", "plan", "sources", "toolchain", "compile", "finish", "pack", "manifest", "image",
-    "finish_commands", "workspace", "local", "preflight", "steps", "audit", "build_commands", "loop", "cli",
+    "finish_commands", "workspace", "local", "preflight", "steps", "engine", "audit", "build_commands", "loop", "cli",
 ]  # fmt: skip
 JUDGES = {"device", "artifact", "inspector"}
 BUILDER = set(ORDER[ORDER.index("pins") : ORDER.index("audit")])
@@ -66,7 +66,11 @@ def test_the_judge_shares_nothing_with_the_maker() -> None:
 def test_programs_are_started_in_one_place() -> None:
     wrong = []
     for path in modules():
-        if path.name in {"process.py", "launcher.py", "guard.py"}:  # the last two are programs of their own, see their docstrings
+        if path.name in {
+            "process.py",
+            "launcher.py",
+            "guard.py",
+        }:  # the last two are programs of their own, see their docstrings
             continue
         text = path.read_text()
         if "import subprocess" in text or "os.system" in text or "os.popen" in text:

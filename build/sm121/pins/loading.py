@@ -71,7 +71,7 @@ def load(folder: Path) -> Pins:
 
 def _pins(tables: Mapping[str, Table]) -> Pins:
     toolkits = _each(tables["toolkits.toml"], "toolkit", _toolkit)
-    tools = _each(tables["tools.toml"], "tool", _package)
+    tools = _each(tables["tools.toml"], "tool", read_package)
     torches = _each(tables["torch.toml"], "torch", partial(_version_of, "torch"))
     flashinfers = _each(tables["flashinfer.toml"], "flashinfer", partial(_version_of, "flashinfer-python"))
     companions = dict(_each(tables["companions.toml"], "companions", _companions))
@@ -106,7 +106,8 @@ def _chosen(table: Table, key: str, names: Sequence[str]) -> str:
     return word
 
 
-def _package(name: str, table: Table, version: str = "") -> Package:
+def read_package(name: str, table: Table, version: str = "") -> Package:
+    """Read a package with its files; faults go to the table."""
     if canonicalize_name(name) != name:
         table.fault(f"the name {name!r} is written {canonicalize_name(name)!r}")
     version = version or table.text("version")
@@ -133,7 +134,7 @@ def _package(name: str, table: Table, version: str = "") -> Package:
 
 
 def _version_of(name: str, version: str, table: Table) -> Package:
-    return _package(name, table, version)
+    return read_package(name, table, version)
 
 
 def _file(name: str, version: str, key: str, outer: Table, read: str) -> FilePin:
@@ -180,7 +181,7 @@ def _version(text: str) -> Version | None:
 
 def _toolkit(release: str, table: Table) -> Toolkit:
     known = toolkit_releases().get(release)
-    parts = _each(table, "part", _package)
+    parts = _each(table, "part", read_package)
     if known is None:
         table.fault(f"the toolkit release {release} is not known{closest(release, toolkit_releases())}")
         return Toolkit(release, _NO_CUDA, tuple(parts))
@@ -201,7 +202,7 @@ def _toolkit(release: str, table: Table) -> Toolkit:
 def _companions(version: str, table: Table) -> tuple[str, tuple[Package, ...]]:
     packages = []
     for name, inner in table.tables():
-        packages.append(_package(name, inner))
+        packages.append(read_package(name, inner))
         inner.done()
     return version, tuple(packages)
 
@@ -253,7 +254,7 @@ def _local(text: str) -> str:
 def _release(
     version: str, table: Table, *, flashinfers: list[Package], companions: Mapping[str, tuple[Package, ...]]
 ) -> Release:
-    own = _package("vllm", table, version)
+    own = read_package("vllm", table, version)
     if "sdist" not in table:
         table.problem("sdist", "is missing")
     sdists = [file for file in own.files if file.filename.endswith(".tar.gz")]

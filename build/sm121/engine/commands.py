@@ -1,0 +1,195 @@
+"""The verb `image`: plan, build, inspect, push, name."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from sm121 import pins
+from sm121.engine.flow import ImageBuild, Place
+from sm121.engine.plan import ImagePlan, Request, plan_image, plan_json, show_plan
+from sm121.errors import PackError, UsageError
+from sm121.image.daemonless import read_wheels
+from sm121.image.runtime_set import RuntimeSet
+from sm121.manifest import Manifest
+from sm121.pins.images import load_images
+from sm121.pins.model import Cpu
+from sm121.progress import Progress
+from sm121.workspace import Workspace
+
+if TYPE_CHECKING:
+    from sm121.engine.flow import Made
+
+ROOT = Path(__file__).resolve().parents[3]
+"""The repository, when sm121 runs from it: where `pins` and `dockerfiles` are looked for first."""
+_PROJECTS = ("vllm", "flashinfer")
+
+
+def add_image_command(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add `image`."""
+    image = verbs.add_parser(
+        "image", help="build an inspected image, named by its digest",
+        description="Plan, build, inspect, push, name. Nothing that fails its inspection is pushed or named.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="examples:\n  sm121 image --line cu130 --base docker.io/library/ubuntu@sha256:DIGEST --dry-run\n"
+        "  sm121 image --line cu130 --repository registry.example/team/vllm\n"
+        "  sm121 image --line cu130 --builder oci --repository registry.example/team/vllm",
+    )  # fmt: skip
+    what = image.add_argument_group("what to build")
+    what.add_argument(
+        "--line", default="", help="CUDA line: cu128, cu129, cu130, ... (default: the pins' default)"
+    )
+    what.add_argument(
+        "--vllm", metavar="VERSION", default="", help="pinned vLLM version (default: the pins' default)"
+    )
+    what.add_argument("--cpu", choices=[str(cpu) for cpu in Cpu], default="aarch64", help="default: aarch64")
+    what.add_argument(
+        "--wheel", metavar="FILE", type=Path, action="append", default=[],
+        help="a wheel that sm121 built, its manifest beside it; may be repeated (default: the line's in --dist)",
+    )  # fmt: skip
+    what.add_argument(
+        "--base", metavar="IMAGE@DIGEST", default="", help="the base, by digest (default: the pinned one)"
+    )
+    what.add_argument(
+        "--packages",
+        metavar="NAMES",
+        help='Debian or Ubuntu packages that the base lacks; "" for none (default: the pins\')',
+    )
+    what.add_argument(
+        "--snapshot", metavar="TIME", default="", help="day of the package archive, such as 20261130T000000Z"
+    )
+    what.add_argument(
+        "--flashinfer", choices=("prebuilt", "nvcc"), default="",
+        help="prebuilt: its modules are among the wheels (default); nvcc: it compiles them at every first start",
+    )  # fmt: skip
+    what.add_argument(
+        "--lock", metavar="FILE", type=Path, help="the locked runtime set (default: pins/runtime/LINE-CPU.txt)"
+    )
+    how = image.add_argument_group("how")
+    how.add_argument(
+        "--builder", choices=("docker", "oci"), default="docker", help="docker: BuildKit; oci: no engine"
+    )
+    how.add_argument(
+        "--docker", metavar="PROGRAM", default="", help="which docker (default: the first that can build)"
+    )
+    how.add_argument("--network", choices=("none", "default", "host"), default="", help="of the build's steps")
+    how.add_argument("--no-cache", action="store_true", help="build every step anew")
+    how.add_argument(
+        "--mirror", metavar="DIR", type=Path, help="folder that holds the wheels, instead of an index"
+    )
+    where = image.add_argument_group("where")
+    where.add_argument(
+        "--repository",
+        metavar="REGISTRY/NAME",
+        default="",
+        help="where to push to (default: the image stays in the engine)",
+    )
+    where.add_argument(
+        "--dist", metavar="DIR", type=Path, default=Path("dist"), help="wheels, and results (default: dist)"
+    )
+    where.add_argument(
+        "--work", metavar="DIR", type=Path, default=Path("work"), help="scratch folder (default: work)"
+    )
+    where.add_argument("--pins", metavar="DIR", type=Path, default=ROOT / "pins", help="folder of the pins")
+    where.add_argument(
+        "--dockerfile",
+        metavar="FILE",
+        type=Path,
+        default=ROOT / "dockerfiles" / "runtime",
+        help="another Dockerfile",
+    )
+    output = image.add_argument_group("output")
+    output.add_argument("--dry-run", action="store_true", help="print the plan and stop")
+    output.add_argument("--json", action="store_true", help="print plan and result as JSON")
+    output.add_argument("-q", "--quiet", action="store_true", help="no progress")
+    image.set_defaults(run=run_image)
+
+
+def run_image(arguments: argparse.Namespace) -> int:
+    """`sm121 image`."""
+    plan, wheels = _planned(arguments)
+    if arguments.dry_run:
+        if arguments.json:
+            print(json.dumps({**plan_json(plan), "digest": str(plan.digest)}, indent=2))
+        else:
+            show_plan(plan, Console(highlight=False))
+        return 0
+    progress = Progress(quiet=arguments.quiet)
+    if not arguments.quiet:
+        show_plan(plan, progress.console)
+    place = Place(
+        work=Workspace(arguments.work.absolute()), dist=arguments.dist.absolute(), dockerfile=arguments.dockerfile,
+        wheels=wheels, progress=progress, docker=arguments.docker, mirror=arguments.mirror, no_cache=arguments.no_cache,
+    )  # fmt: skip
+    _report(ImageBuild(plan, place).run(), plan, as_json=arguments.json)
+    return 0
+
+
+def _planned(arguments: argparse.Namespace) -> tuple[ImagePlan, tuple[Path, ...]]:
+    """The plan, and the files of its wheels in its order."""
+    loaded = pins.load(arguments.pins)
+    line, release, cpu = loaded.line(arguments.line), loaded.vllm(arguments.vllm), Cpu(arguments.cpu)
+    paths = arguments.wheel or _found(arguments.dist, line.name, cpu, release.version)
+    wheels = read_wheels(paths)
+    lock = arguments.lock or arguments.pins / "runtime" / f"{line.name}-{cpu}.txt"
+    if not lock.is_file():
+        raise UsageError(
+            f"there is no locked runtime set {lock}.",
+            do=f"write one: `sm121 pins lock --line {line.name} --cpu {cpu} --output {lock}`, or name one with --lock.",
+        )
+    try:
+        dockerfile = arguments.dockerfile.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{arguments.dockerfile} cannot be read: {error.strerror}.") from error
+    packages = None if arguments.packages is None else tuple(arguments.packages.replace(",", " ").split())
+    request = Request(
+        cpu=cpu, builder=arguments.builder, base=arguments.base, repository=arguments.repository,
+        flashinfer=arguments.flashinfer, packages=packages, snapshot=arguments.snapshot, network=arguments.network,
+    )  # fmt: skip
+    images = load_images(arguments.pins)
+    plan = plan_image(request, line, release, images, wheels, RuntimeSet.read(lock), lock.name, dockerfile)
+    by_name = {path.name: path for path in paths}
+    return plan, tuple(by_name[wheel.filename] for wheel in plan.wheels)
+
+
+def _found(dist: Path, line: str, cpu: Cpu, version: str) -> list[Path]:
+    """The published wheels of a line: of each project the one there is."""
+    found: dict[str, list[Path]] = {}
+    for file in sorted(dist.glob("*.whl.manifest.json")):
+        wheel = file.with_name(file.name.removesuffix(".manifest.json"))
+        subject = Manifest.from_json(file.read_bytes(), file.name).subject
+        ours = subject.project.startswith(_PROJECTS) and (subject.line, subject.cpu) == (line, cpu)
+        other = subject.project == "vllm" and subject.base != version
+        if ours and not other and wheel.is_file() and not subject.version.endswith(".partial"):
+            found.setdefault(subject.project, []).append(wheel)
+    doubled = [path.name for paths in found.values() if len(paths) > 1 for path in paths]
+    if doubled:
+        raise UsageError(
+            f"{dist} holds several wheels of one project: {', '.join(doubled)}.",
+            do="name those you mean with --wheel.",
+        )
+    if "vllm" not in found:
+        raise PackError(
+            f"{dist} holds no wheel of vLLM {version}, line {line}, for {cpu}.",
+            do=f"build it: `sm121 build --line {line}`, or name one with --wheel.",
+        )
+    return [path for paths in found.values() for path in paths]
+
+
+def _report(made: Made, plan: ImagePlan, *, as_json: bool) -> None:
+    shown: dict[str, Any] = {"image": made.image, "verdict": str(made.verdict), "report": str(made.report)}
+    if made.reference is not None and made.pushed is not None:
+        shown |= {
+            "reference": str(made.reference), "name": f"{made.reference.name}:{made.name}", "record": str(made.record),
+            "sent": made.pushed.sent, "kept_layers": made.pushed.kept,
+        }  # fmt: skip
+    if as_json:
+        print(json.dumps({"plan": str(plan.digest), **shown}, indent=2))
+        return
+    console = Console(highlight=False)
+    for name, value in shown.items():
+        console.print(f"{name:>12}  {value}", markup=False, soft_wrap=True)
