@@ -13,8 +13,9 @@ from fault_server import PROSE, Behaviour, FaultServer
 from rich.console import Console
 
 from sm121.audit.smoke.client import Server
-from sm121.audit.smoke.procedure import Arm, Bounds, Rung, SmokeResult, adopt, validate
+from sm121.audit.smoke.procedure import Arm, Bounds, SmokeResult, adopt, validate
 from sm121.audit.smoke.report import smoke_html, smoke_json, smoke_text
+from sm121.audit.smoke.serving import Rung
 from sm121.audit.smoke.steps import Rates, check_version, soak
 from sm121.errors import ServerError
 from sm121.findings import Finding, Verdict
@@ -174,7 +175,9 @@ def test_without_a_soak_it_is_not_known_to_be_stable() -> None:
 
 def test_structured_output_against_a_control_arm() -> None:
     with FaultServer() as control:
-        result = run(Behaviour(wrong_records=3), replace(BOUNDS, requests=8), control=control.url)
+        result = run(
+            Behaviour(wrong_records=3), replace(BOUNDS, requests=8), control=Rung("control", control.url)
+        )
     found = {item.check: item for item in result.arms[0].findings}
     assert found["smoke.extraction"].verdict is Verdict.WARN
     assert found["smoke.extraction"].got.startswith("17 of 20")
@@ -187,7 +190,7 @@ def test_an_unreachable_server_is_a_finding_and_an_unreachable_control_an_error(
     result = validate([Rung("auto", url)], BOUNDS, quiet())
     assert "cannot be reached" in result.arms[0].findings[0].got
     with pytest.raises(ServerError, match="cannot be reached"):
-        validate([Rung("auto", url)], BOUNDS, quiet(), control=url)
+        validate([Rung("auto", url)], BOUNDS, quiet(), control=Rung("control", url))
     with pytest.raises(ServerError, match="no address"):
         Server("localhost:8000")
 

@@ -53,12 +53,21 @@ def gone(numbers: list[int]) -> bool:
     return not any(map(alive, numbers))
 
 
+def ended(running: process.Running) -> int | None:
+    """Its status, waited for."""
+    ends = time.monotonic() + PATIENCE
+    while (status := running.ended) is None and time.monotonic() < ends:
+        time.sleep(0.05)
+    return status
+
+
 def test_stopping_ends_the_whole_tree(tmp_path: Path) -> None:
     log = tmp_path / "log"
     running = process.start(["sh", "-c", TREE], log=log, grace=0.3)
     children = until(log, "ready")
     assert len(children) == 2
-    assert running.ended is None
+    before = running.ended
+    assert before is None
     assert all(map(alive, children))
     running.stop()
     assert gone(children)
@@ -72,10 +81,8 @@ def test_its_status_is_told_and_what_it_left_is_ended(tmp_path: Path) -> None:
         ["sh", "-c", "setsid sleep 3000 & echo child $!; echo ready; exit 7"], log=log, grace=5
     )
     children = until(log, "ready")
-    ends = time.monotonic() + PATIENCE
-    while running.ended is None and time.monotonic() < ends:
-        time.sleep(0.05)
-    assert running.ended == 7
+    status = ended(running)
+    assert status == 7
     assert gone(children)
 
 
@@ -84,18 +91,14 @@ def test_a_program_that_is_killed_has_the_signals_status(tmp_path: Path) -> None
     running = process.start(["sh", "-c", "echo child $$; echo ready; exec sleep 3000"], log=log, grace=5)
     (main,) = until(log, "ready")
     os.kill(main, signal.SIGKILL)
-    ends = time.monotonic() + PATIENCE
-    while running.ended is None and time.monotonic() < ends:
-        time.sleep(0.05)
-    assert running.ended == 128 + 9
+    status = ended(running)
+    assert status == 128 + 9
 
 
 def test_a_program_that_does_not_exist_ends_at_once(tmp_path: Path) -> None:
     running = process.start([tmp_path / "nothing"], log=tmp_path / "log", grace=1)
-    ends = time.monotonic() + PATIENCE
-    while running.ended is None and time.monotonic() < ends:
-        time.sleep(0.05)
-    assert running.ended == 127
+    status = ended(running)
+    assert status == 127
     assert "cannot be started" in (tmp_path / "log").read_text()
 
 

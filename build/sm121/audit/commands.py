@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from sm121.audit.bootlog_verb import run_bootlog
 from sm121.audit.memory import GIB, TOTAL
 from sm121.audit.memory_verb import run_memory
-from sm121.audit.verbs import predicted, run_explain, run_oracle, run_smoke
+from sm121.audit.smoke.verb import add_smoke_arguments, run_smoke
+from sm121.audit.verbs import predicted, run_explain, run_oracle
 from sm121.errors import VerdictFail, VerdictUnknown, VerdictWarning
 from sm121.target import GB10, Capability
 from sm121.values import CudaVersion
@@ -63,13 +64,14 @@ def add_audit_commands(verbs: argparse._SubParsersAction[argparse.ArgumentParser
     one.set_defaults(run=partial(run_bootlog, explained=predicted))
 
     one = verbs.add_parser(
-        "smoke", help="validate a running server", epilog=_EXIT,
+        "smoke", help="validate a server: one that runs, an image, or a wheel", epilog=_EXIT,
         description=(
-            "Version, warm-up, raw text, structured output, speed and load, bounded. It starts no server: give the "
-            "address of each set-up; several rungs are compared and the fastest sound one is adopted."
+            "Version, warm-up, raw text, structured output, speed and load, bounded. A server that runs is asked by its "
+            "address; an image or a wheel is served here, once for each rung of the ladder (auto, b12x, marlin), and the "
+            "fastest sound one is adopted. Nothing that was started is left running."
         ),
     )  # fmt: skip
-    _smoke(one)
+    add_smoke_arguments(one, _positive)
     _output(one)
     one.set_defaults(run=run_smoke)
 
@@ -140,31 +142,6 @@ def _memory(one: argparse.ArgumentParser) -> None:
         "--total-gib", type=_positive, default=TOTAL / GIB, metavar="GIB", help="memory of the machine"
     )
     one.add_argument("--host-gib", type=_positive, default=15.0, metavar="GIB", help="what the host must keep")
-
-
-def _smoke(one: argparse.ArgumentParser) -> None:
-    one.add_argument(
-        "--url",
-        action="append",
-        required=True,
-        metavar="[NAME=]URL",
-        help="a server; several with names are a ladder",
-    )
-    one.add_argument(
-        "--log", action="append", default=[], metavar="[NAME=]FILE", help="the server's log, read along"
-    )
-    one.add_argument("--expect-version", default="", metavar="VERSION", help="what /version must say")
-    one.add_argument("--model", default="", metavar="NAME", help="default: the first that is served")
-    one.add_argument("--control", default="", metavar="URL", help="a server without speculation, for comparison")
-    one.add_argument("--requests", type=int, default=400, metavar="N", help="of the soak (default: 400; 0: none)")
-    one.add_argument("--width", type=int, default=8, metavar="N", help="requests at a time (default: 8)")
-    one.add_argument("--soak-seconds", type=_positive, default=1800.0, metavar="S", help="the soak's end (1800)")
-    one.add_argument("--deadline", type=_positive, default=120.0, metavar="S", help="of one request (120)")
-    one.add_argument("--warm-up", type=_positive, default=600.0, metavar="S", help="of the first request (600)")
-    one.add_argument(
-        "--api-key-from", default="", metavar="VARIABLE", help="the variable that holds the server's key"
-    )
-    one.add_argument("--html", type=Path, metavar="FILE", help="write the results as a page too")
 
 
 def _output(one: argparse.ArgumentParser, *, verdict: bool = True) -> None:

@@ -1,9 +1,7 @@
-"""What the verbs explain, oracle, memory, bootlog and smoke do with their arguments."""
+"""What the verbs explain and oracle do with their arguments."""
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sm121.audit.checkpoint import Checkpoint
@@ -12,16 +10,14 @@ from sm121.audit.explain import Explanation, Request, explain
 from sm121.audit.explain_report import explain_json, explain_text
 from sm121.audit.oracle import read_oracle
 from sm121.audit.oracle_report import diff_json, diff_text, oracle_json, oracle_text
-from sm121.audit.output import exit_status, print_json, standard_output, write_text
-from sm121.audit.smoke.procedure import Bounds, Rung, validate
-from sm121.audit.smoke.report import smoke_html, smoke_json, smoke_text
+from sm121.audit.output import exit_status, print_json, standard_output
 from sm121.audit.source import SourceTree
 from sm121.errors import UsageError
 from sm121.progress import Progress
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
 
 def _pairs(words: Iterable[str], what: str) -> dict[str, str]:
@@ -114,57 +110,3 @@ def predicted(arguments: argparse.Namespace) -> Explanation | None:
             "a comparison needs both --checkpoint and --artifact.", do=f"give {lacking} too, or neither of them."
         )
     return _explanation(arguments) if arguments.checkpoint else None
-
-
-def run_smoke(arguments: argparse.Namespace) -> int:
-    """The verb smoke; returns the exit status."""
-    rungs = _rungs(arguments.url, arguments.log)
-    wrong = [f"{name} must be at least {least}." for name, value, least in (
-        ("--width", arguments.width, 1), ("--requests", arguments.requests, 0),
-    ) if value < least]  # fmt: skip
-    if wrong:
-        raise UsageError(wrong)
-    bounds = Bounds(
-        deadline=arguments.deadline, warm_up=arguments.warm_up, requests=arguments.requests, width=arguments.width,
-        soak_seconds=arguments.soak_seconds,
-    )  # fmt: skip
-    progress = Progress(quiet=arguments.quiet)
-    result = validate(
-        rungs, bounds, progress, expect=arguments.expect_version, model=arguments.model, control=arguments.control,
-        headers=_key(arguments.api_key_from),
-    )  # fmt: skip
-    if arguments.html is not None:
-        write_text(arguments.html, smoke_html(result))
-    if arguments.json:
-        print_json(smoke_json(result))
-    else:
-        smoke_text(result, standard_output(), everything=True)
-    return exit_status(result.verdict, strict=arguments.strict)
-
-
-def _rungs(urls: Sequence[str], logs: Sequence[str]) -> list[Rung]:
-    def named(words: Sequence[str], first: str) -> dict[str, str]:
-        found: dict[str, str] = {}
-        for word in words:
-            name, sign, value = word.partition("=")
-            plain = not sign or "/" in name or ":" in name
-            key, value = (first, word) if plain else (name, value)
-            if key in found:
-                raise UsageError(f"two of them are called {key!r}; give each a name, as in NAME={value}.")
-            found[key] = value
-        return found
-
-    addresses, files = named(urls, "auto"), named(logs, "auto")
-    unknown = sorted(set(files) - set(addresses))
-    if unknown:
-        raise UsageError([f"--log {name}=... belongs to no --url." for name in unknown])
-    return [Rung(name, url, Path(files[name]) if name in files else None) for name, url in addresses.items()]
-
-
-def _key(variable: str) -> dict[str, str]:
-    if not variable:
-        return {}
-    value = os.environ.get(variable)
-    if not value:
-        raise UsageError(f"the variable {variable} is not set.")
-    return {"Authorization": f"Bearer {value}"}

@@ -19,6 +19,8 @@ class Follower:
 
     def __init__(self, path: Path, *, every: float = 0.5) -> None:
         self.log = BootLog()
+        self.last = ""
+        """The newest line that is not empty."""
         self._path, self._every = path, every
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="sm121-log", daemon=True)
@@ -48,7 +50,9 @@ class Follower:
         while chunk := self._file.read(_CHUNK):
             *lines, self._rest = (self._rest + chunk).split(b"\n")
             for line in lines:
-                self.log.feed(line.decode("utf-8", "replace"))
+                text = line.decode("utf-8", "replace")
+                self.log.feed(text)
+                self.last = text.strip() or self.last
             if len(self._rest) > _CHUNK:
                 # A line without end would fill the memory; its head is enough.
                 self.log.feed(self._rest.decode("utf-8", "replace"))

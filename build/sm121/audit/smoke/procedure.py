@@ -3,33 +3,23 @@
 from __future__ import annotations
 
 import time
-from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from sm121.audit.chain import compare
 from sm121.audit.smoke import steps
 from sm121.audit.smoke.client import Server
-from sm121.audit.smoke.follow import Follower
 from sm121.audit.smoke.prompts import RAW, RECORDS
+from sm121.audit.smoke.serving import Rung
 from sm121.errors import ServerError
 from sm121.findings import Finding, Verdict, overall
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
-    from sm121.audit.bootlog import BootLog
+    from sm121.audit.smoke.serving import Offer, Served
     from sm121.audit.smoke.steps import Extraction, Rates, Soak
     from sm121.progress import Progress
-
-
-@dataclass(frozen=True, slots=True)
-class Rung:
-    """One set-up to be validated: a name (auto, b12x, marlin), where it runs, and its log file if there is one."""
-
-    name: str
-    url: str
-    log: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +38,7 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """The result of one rung."""
+    """The result of one rung. `started` are the seconds in which a server of ours came up."""
 
     rung: Rung
     version: str
@@ -58,6 +48,9 @@ class Arm:
     extraction: Extraction | None = None
     soak: Soak | None = None
     warm_up: float | None = None
+    started: float | None = None
+    where: str = ""
+    """How it was served."""
 
     @property
     def verdict(self) -> Verdict:
@@ -77,6 +70,8 @@ class SmokeResult:
     adopted: str
     why: str
     seconds: float
+    left_out: tuple[Finding, ...] = ()
+    """Rungs that were not tried, with the reason."""
 
     @property
     def verdict(self) -> Verdict:
@@ -86,18 +81,18 @@ class SmokeResult:
 
 
 def validate(
-    rungs: Sequence[Rung], bounds: Bounds, progress: Progress, *, expect: str = "", model: str = "",
-    control: str = "", headers: dict[str, str] | None = None,
+    offers: Sequence[Offer], bounds: Bounds, progress: Progress, *, expect: str = "", model: str = "",
+    control: Offer | None = None, headers: dict[str, str] | None = None, left_out: Sequence[Finding] = (),
 ) -> SmokeResult:  # fmt: skip
-    """Validate each rung in order. Nothing is started, and nothing is left running."""
-    started = time.monotonic()
+    """Validate each set-up in order, one server at a time. What was started for it has ended when it returns."""
+    began = time.monotonic()
     reference = _control(control, model, bounds, progress, headers or {}) if control else None
     arms = []
-    for rung in rungs:
-        with progress.step(f"{rung.name}: {rung.url}"):
-            arms.append(_arm(rung, bounds, progress, expect, model, reference, headers or {}))
+    for offer in offers:
+        with progress.step(f"{offer.name}: {offer.where}"):
+            arms.append(_arm(offer, bounds, progress, expect, model, reference, headers or {}))
     adopted, why = adopt(arms)
-    return SmokeResult(tuple(arms), adopted, why, time.monotonic() - started)
+    return SmokeResult(tuple(arms), adopted, why, time.monotonic() - began, tuple(left_out))
 
 
 def adopt(arms: Sequence[Arm]) -> tuple[str, str]:
@@ -113,22 +108,38 @@ def adopt(arms: Sequence[Arm]) -> tuple[str, str]:
     return best.rung.name, f"{rate:.1f} tokens/s of decoding" + (f", against {others}" if others else "")
 
 
-def _control(url: str, model: str, bounds: Bounds, progress: Progress, headers: dict[str, str]) -> Extraction:
-    server = Server(url, model, bounds.deadline, headers)
-    server.find_model()
-    with progress.step(f"control: {url}"), progress.counter("extraction", len(RECORDS), "records") as bar:
-        return steps.extract(server, bar)
+def _control(offer: Offer, model: str, bounds: Bounds, progress: Progress, headers: dict[str, str]) -> Extraction:
+    """What the control arm gets right. Without it nothing can be compared, so its failure is an error."""
+    with progress.step(f"control: {offer.where}"), offer.serve(progress) as served:
+        if served.failure is not None:
+            raise ServerError(f"the control arm does not serve: {served.failure.message}")
+        server = Server(served.url, model, bounds.deadline, headers)
+        name = server.find_model()
+        warm, _ = steps.warm_up(Server(served.url, name, bounds.warm_up, headers))
+        if warm.verdict is Verdict.FAIL:
+            raise ServerError(f"the control arm does not answer: {warm.message}")
+        with progress.counter("extraction", len(RECORDS), "records") as bar:
+            return steps.extract(server, bar)
 
 
 def _arm(
-    rung: Rung, bounds: Bounds, progress: Progress, expect: str, model: str, control: Extraction | None,
+    offer: Offer, bounds: Bounds, progress: Progress, expect: str, model: str, control: Extraction | None,
     headers: dict[str, str],
 ) -> Arm:  # fmt: skip
-    with ExitStack() as stack:
-        log = stack.enter_context(Follower(rung.log)).log if rung.log else None
-        arm = _run(rung, bounds, progress, expect, model, control, headers)
+    with offer.serve(progress) as served:
+        rung = Rung(offer.name, served.url, offer.log)
+        if served.failure is not None:
+            arm = Arm(rung, "", "", (served.failure, _skipped("there is no server to ask")))
+        else:
+            arm = _run(rung, bounds, progress, expect, model, control, headers)
+        ended = served.ended() if served.failure is None else ""
+    if ended:
+        died = Finding(
+            "smoke.server", "the server", Verdict.FAIL, f"it {ended} while it was asked", "a server that runs on"
+        )
+        arm = replace(arm, findings=(*arm.findings, died))
     # The block has ended, so the log is read to its end.
-    return _with_log(arm, log) if log is not None else arm
+    return replace(_with_log(arm, offer, served), started=served.started, where=offer.where)
 
 
 def _run(
@@ -184,14 +195,9 @@ def _speed(rates: Rates) -> Finding:
     return Finding("smoke.speed", "single requests", Verdict.INFO, ", ".join(filter(None, parts)))
 
 
-def _with_log(arm: Arm, log: BootLog) -> Arm:
-    return Arm(
-        arm.rung,
-        arm.version,
-        arm.model,
-        (*arm.findings, *log.findings),
-        arm.rates,
-        arm.extraction,
-        arm.soak,
-        arm.warm_up,
-    )
+def _with_log(arm: Arm, offer: Offer, served: Served) -> Arm:
+    """What the log shows, and how that fits what was predicted."""
+    if served.log is None:
+        return arm
+    compared = compare(served.log, offer.expected) if offer.expected is not None else []
+    return replace(arm, findings=(*arm.findings, *served.log.findings, *compared))

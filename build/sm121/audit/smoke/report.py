@@ -21,11 +21,11 @@ def smoke_text(result: SmokeResult, console: Console, *, everything: bool = Fals
     """Print each arm's findings (passes only with `everything`), then what is adopted."""
     for arm in result.arms:
         about = f"vLLM {arm.version or '?'}, {arm.model or 'no model'}"
-        console.print(
-            f"[bold]{escape(arm.rung.name)}[/bold]  {escape(arm.rung.url)}  {escape(about)}", soft_wrap=True
-        )
+        where = arm.where or arm.rung.url
+        console.print(f"[bold]{escape(arm.rung.name)}[/bold]  {escape(where)}  {escape(about)}", soft_wrap=True)
         findings_text(arm.findings, console, least=Verdict.PASS if everything else Verdict.INFO)
         console.print(f"  verdict: [{STYLES[arm.verdict]}]{arm.verdict}[/]\n")
+    findings_text(result.left_out, console, least=Verdict.INFO)
     chosen = result.adopted or "nothing"
     console.print(
         f"adopted: {chosen} ({result.why}), after {duration(result.seconds)}", markup=False, soft_wrap=True
@@ -41,6 +41,7 @@ def smoke_json(result: SmokeResult) -> dict[str, Any]:
         "why": result.why,
         "seconds": round(result.seconds, 3),
         "arms": [_arm_json(arm) for arm in result.arms],
+        "left_out": [{"name": item.subject, "why": item.got} for item in result.left_out],
     }
 
 
@@ -49,6 +50,9 @@ def _arm_json(arm: Arm) -> dict[str, Any]:
     return {
         "name": arm.rung.name,
         "url": arm.rung.url,
+        "where": arm.where,
+        "log": None if arm.rung.log is None else str(arm.rung.log),
+        "start_seconds": arm.started,
         "vllm": arm.version,
         "model": arm.model,
         "verdict": str(arm.verdict),
