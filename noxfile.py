@@ -107,6 +107,13 @@ def finish(session: nox.Session) -> None:
 
 
 @nox.session
+def smoke(session: nox.Session) -> None:
+    """A server validated, with its ladder of backends: `-- --url URL`, `-- --image NAME` or `-- --wheel FILE`."""
+    install(session, "run")
+    sm121(session, "smoke")
+
+
+@nox.session
 def tests(session: nox.Session) -> None:
     """All tests that this machine can run; each one left out says why."""
     install(session, "test")
