@@ -17,6 +17,7 @@ from sm121.build_commands import add_build_commands
 from sm121.engine.commands import add_image_command
 from sm121.errors import Sm121Error, StorageError
 from sm121.finish_commands import add_finish_commands
+from sm121.image.commands import add_exchange_commands
 from sm121.inspector.commands import add_inspect_commands
 from sm121.lines_commands import add_lines_command
 from sm121.loop.bisect_commands import add_bisect_commands
@@ -39,6 +40,7 @@ def parser() -> argparse.ArgumentParser:
     add_lines_command(verbs)
     add_finish_commands(verbs)
     add_image_command(verbs)
+    add_exchange_commands(verbs)
     add_inspect_commands(verbs)
     pins = verbs.add_parser(
         "pins", help="check, update, lock or explain the pins", description="Looks after the pins."

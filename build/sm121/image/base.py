@@ -46,11 +46,13 @@ _SMALL = 8 << 20
 class Base:
     """A base image whose blobs are in a store.
 
-    `name` is how it was asked for, `digest` of its manifest (of its configuration for what an engine saved), `config`
+    `name` is how it was asked for, `public` what may be written into an image (a file's place is nobody's business),
+    `digest` of its manifest (of its configuration for what an engine saved), `config`
     its configuration as parsed JSON, `layers` its layers, lowest first.
     """
 
     name: str
+    public: str
     digest: Sha256
     platform: Platform
     config: dict[str, Any]
@@ -109,7 +111,7 @@ def _of_registry(
                 _refuse_foreign(reference.name, layer)
                 repository.pull_blob(layer, store, tally.add)
         layers = tuple(_oci_layer(layer) for layer in manifest.layers)
-        return Base(str(reference), manifest.digest, config.platform, json.loads(data), layers)
+        return Base(str(reference), reference.name, manifest.digest, config.platform, json.loads(data), layers)
 
 
 class _Tally:
@@ -150,7 +152,7 @@ def _of_files(text: str, path: Path, digest: Sha256, platform: Platform, store: 
             layers = [_oci_layer(layer) for layer in manifest.layers]
     finally:
         files.close()
-    return Base(text, digest, config.platform, json.loads(data), tuple(layers))
+    return Base(text, text.partition(":")[0], digest, config.platform, json.loads(data), tuple(layers))
 
 
 def _has_index(path: Path) -> bool:

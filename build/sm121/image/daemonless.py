@@ -171,7 +171,7 @@ def assemble(request: ImageRequest, store: BlobStore, files: Path, progress: Pro
         **request.labels,
         **stamp_labels(
             wheels,
-            base=(base.name, base.digest),
+            base=(base.public, base.digest),
             lock=runtime.digest,
             python=runtime.python_name,
             epoch=request.epoch,

@@ -16,7 +16,7 @@ from sm121.artifact.layout import open_layout
 from sm121.errors import VerdictFail, VerdictUnknown
 from sm121.findings import Verdict
 from sm121.image.copying import copy_image
-from sm121.image.daemonless import tool_versions
+from sm121.image.daemonless import assemble, tool_versions
 from sm121.image.folder import LayoutFolder
 from sm121.image.names import ImmutableName
 from sm121.image.naming import give_immutable_name, record_of
@@ -25,7 +25,7 @@ from sm121.image.provenance import PREDICATE, provenance
 from sm121.image.record import ImageRecord, RecordedLayer
 from sm121.image.referrers import PROVENANCE, RECORD, REPORT, SBOM, Attachment, attach
 from sm121.image.sbom import contents_of, sbom
-from sm121.image.store import fill_layout
+from sm121.image.store import BlobStore, fill_layout
 from sm121.inspector.inspection import BaseImage, ExpectedWheel, Options, inspect_artifact
 from sm121.inspector.page import report_html
 from sm121.inspector.report import dump_report
@@ -37,10 +37,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from sm121.image.copying import Copied
-    from sm121.image.daemonless import Assembled
+    from sm121.image.daemonless import Assembled, ImageRequest
     from sm121.image.remote import Repository
     from sm121.image.sbom import Contents
-    from sm121.image.store import BlobStore
     from sm121.inspector.report import Report
     from sm121.progress import Progress
 
@@ -62,6 +61,17 @@ class PublishedImage:
     files: Mapping[str, Path]
 
 
+def make_image(
+    request: ImageRequest, work: Path, dist: Path, progress: Progress, *, kernels: bool = True
+) -> PublishedImage:
+    """Build, inspect and publish an image into `dist`; `work` is the scratch folder. Raises what its parts raise."""
+    store = BlobStore(work / "images")
+    assembled = assemble(request, store, work / "files", progress)
+    with progress.step(f"inspect {assembled.manifest.digest}"):
+        inspected = inspect_assembled(assembled, request.wheels, store, progress, kernels=kernels)
+    return publish_image(assembled, inspected, store, dist, epoch=request.epoch, logs=work / "logs")
+
+
 def inspect_assembled(
     assembled: Assembled, wheels: Sequence[Path], store: BlobStore, progress: Progress, *, kernels: bool = True
 ) -> Inspected:
@@ -71,10 +81,11 @@ def inspect_assembled(
         fill_layout(layout, store, [assembled.manifest], [assembled.config.descriptor, *assembled.layers])
         options = Options(
             wheels=tuple(_expected(path, wheel.sha256) for path, wheel in zip(wheels, assembled.wheels, strict=True)),
-            base=BaseImage(f"{assembled.base.name.partition('@')[0]}@{assembled.base.digest}", _base_diff_ids(assembled)),
+            base=BaseImage(f"{assembled.base.public}@{assembled.base.digest}", _base_diff_ids(assembled)),
             kernels=kernels, progress=progress,
         )  # fmt: skip
         with open_layout(layout, assembled.platform) as image:
+            image.name = str(assembled.manifest.digest)  # where it lies now is no part of the report
             report = inspect_artifact(image, options)
         with open_layout(layout, assembled.platform) as image:
             contents = contents_of(image)
@@ -113,7 +124,7 @@ def make_record(assembled: Assembled, report: bytes, verdict: Verdict, *, epoch:
     return ImageRecord(
         name=str(ImmutableName.of(f"{subject.base}{partial}", subject.line, assembled.manifest.digest)),
         digest=assembled.manifest.digest, config=assembled.config.digest, platform=assembled.platform, builder="oci",
-        base_name=assembled.base.name, base_digest=assembled.base.digest, python=assembled.runtime.python_name,
+        base_name=assembled.base.public, base_digest=assembled.base.digest, python=assembled.runtime.python_name,
         epoch=epoch, lock=assembled.runtime.digest, line=assembled.runtime.line, packages=assembled.packages,
         wheels=assembled.wheels, layers=layers, labels=tuple(sorted(assembled.labels.items())),
         tools=tuple(Tool(name, version) for name, version in tool_versions().items()),

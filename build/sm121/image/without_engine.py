@@ -1,0 +1,112 @@
+"""`sm121 image --builder oci`: the image is made here, and nothing of it is run."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from sm121.errors import UsageError
+from sm121.image.daemonless import DEFAULT_EPOCH, ImageRequest, judge_request, read_wheels
+from sm121.image.places import same_registry
+from sm121.image.publish import make_image, push_image
+from sm121.image.remote import Repository
+from sm121.image.runtime_set import RuntimeSet
+from sm121.image.store import BlobStore
+from sm121.progress import size as shown_size
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from sm121.artifact import ImageReference
+    from sm121.image.copying import Copied
+    from sm121.image.publish import PublishedImage
+    from sm121.progress import Progress
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """What was asked for, and where it goes. `repository` None leaves the image in `dist`."""
+
+    request: ImageRequest
+    repository: ImageReference | None
+    work: Path
+    dist: Path
+    kernels: bool = True
+
+
+def run(order: Order, progress: Progress, *, dry_run: bool, as_json: bool) -> int:
+    """Build, inspect, name, and push if asked; print what came of it."""
+    if dry_run:
+        _show(_planned(order.request), as_json=as_json)
+        return 0
+    published = make_image(order.request, order.work, order.dist, progress, kernels=order.kernels)
+    copied = None
+    if order.repository is not None:
+        mounts = same_registry(order.request.base.partition("@")[0], order.repository.name)
+        with (
+            progress.step(f"push to {order.repository}"),
+            Repository(order.repository, write=True, mounts=mounts, insecure=order.request.insecure) as place,
+        ):
+            copied = push_image(published.layout, place, BlobStore(order.work / "images"), progress)[1]
+    _show(_result(published, order.repository, copied), as_json=as_json)
+    if not as_json:
+        Console(highlight=False).print(_next(published, order.repository), markup=False, soft_wrap=True)
+    return 0
+
+
+def source_date_epoch() -> int:
+    """SOURCE_DATE_EPOCH (https://reproducible-builds.org/specs/source-date-epoch/), or 1980."""
+    text = os.environ.get("SOURCE_DATE_EPOCH", "")
+    if text and not (text.isascii() and text.isdigit() and int(text) < 1 << 33):
+        raise UsageError(f"SOURCE_DATE_EPOCH is {text!r}; seconds since 1970 were expected.")
+    return int(text) if text else DEFAULT_EPOCH
+
+
+def _planned(request: ImageRequest) -> dict[str, Any]:
+    wheels, runtime = read_wheels(request.wheels), RuntimeSet.read(request.lock)
+    judge_request(wheels, runtime, request.lock.name)
+    return {
+        "builder": "oci", "base": request.base, "python": runtime.python_name, "cpu": str(runtime.cpu),
+        "line": runtime.line, "lock": runtime.digest.hex, "packages": len(runtime.packages),
+        "wheels": {wheel.filename: wheel.sha256.hex for wheel in wheels}, "epoch": request.epoch,
+        "compression": str(request.compression),
+    }  # fmt: skip
+
+
+def _result(
+    published: PublishedImage, repository: ImageReference | None, copied: Copied | None
+) -> dict[str, Any]:
+    record = published.record
+    told: dict[str, Any] = {
+        "name": record.name, "digest": str(record.digest), "verdict": str(record.verdict),
+        "size": sum(layer.size for layer in record.layers), "layout": str(published.layout),
+        "files": {name: str(path) for name, path in sorted(published.files.items())},
+    }  # fmt: skip
+    if repository is not None and copied is not None:
+        told |= {"reference": f"{repository.name}@{record.digest}", "sent": copied.sent}
+    return told
+
+
+def _next(published: PublishedImage, repository: ImageReference | None) -> str:
+    record = published.record
+    if repository is None:
+        return f"next: sm121 push {published.layout} REGISTRY/NAME"
+    return f"next: sm121 promote {repository.name}:{record.line} {record.name}"
+
+
+def _show(told: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(told, indent=2))
+        return
+    console = Console(highlight=False)
+    for key, value in told.items():
+        if key == "files":
+            continue
+        shown = shown_size(value) if key in {"size", "sent"} else value
+        if isinstance(value, dict):
+            shown = ", ".join(f"{name} ({digest[:12]})" for name, digest in value.items())
+        console.print(f"{key:>11}  {shown}", markup=False, soft_wrap=True)
