@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from io import StringIO
 
 from made_facts import distribution, host_library, library, unit
@@ -111,3 +112,17 @@ def test_equal_reports_say_so() -> None:
     out = StringIO()
     diff_text(diff(old(), old()), Console(file=out, width=100))
     assert "Nothing differs." in out.getvalue()
+
+
+def test_a_report_of_headers_alone_has_lost_no_kernels() -> None:
+    full = new()
+    libraries = tuple(replace(item, toolkits=()) for item in full.libraries)
+    question = replace(full.question, kernels=False)
+    shallow = replace(full, question=question, kernels=(), families=(), libraries=libraries)
+    found = diff(full, shallow)
+    assert [(item.what, item.before, item.after) for item in found.changes if item.what == "read"] == [
+        ("read", "kernels", "headers only")
+    ]
+    assert not found.kernels
+    assert not {"family", "toolkit"} & {item.what for item in found.changes}
+    assert diff(shallow, shallow).equal

@@ -60,19 +60,25 @@ class Difference:
 
 
 def diff(before: Report, after: Report) -> Difference:
-    """All that differs in code, kernels, versions, sizes and findings."""
+    """All that differs in code, kernels, versions, sizes and findings.
+
+    Where one report looked into images and the other at their headers only, what only the first can know is no
+    difference: it is left out, and the unequal questions are named.
+    """
+    deep = before.question.kernels and after.question.kernels
     changes = [
         *_values("verdict", "artifact", str(before.verdict), str(after.verdict)),
         *_values("size", "artifact", str(before.artifact.size), str(after.artifact.size)),
         *_values("target", "question", before.question.capability, after.question.capability),
+        *_values("read", "question", _depth(before), _depth(after)),
         *_distributions(before, after),
-        *_libraries(before, after),
-        *_families(before, after),
+        *_libraries(before, after, deep=deep),
+        *(_families(before, after) if deep else ()),
         *_values("PTX to compile", "artifact", str(before.jit.text), str(after.jit.text)),
         *_values("driver needed", "artifact", before.jit.needs_cuda, after.jit.needs_cuda),
         *_findings(before, after),
     ]
-    kernels = tuple(_kernels(before, after))
+    kernels = tuple(_kernels(before, after)) if deep else ()
     counts = Counter(_kind(item) for item in kernels)
     return Difference(
         VERSION, before.artifact.name, after.artifact.name, after.question.capability, tuple(changes), kernels,
@@ -207,14 +213,18 @@ def _project(requirement: str) -> str:
     return f"{text};{marker}" if marker else text
 
 
-def _libraries(before: Report, after: Report) -> list[Change]:
+def _depth(report: Report) -> str:
+    return "kernels" if report.question.kernels else "headers only"
+
+
+def _libraries(before: Report, after: Report, *, deep: bool) -> list[Change]:
     sides = [{library.path: library for library in report.libraries} for report in (before, after)]
     shows: dict[str, Callable[[Library], str]] = {
         "library": lambda item: str(item.loads_as) if item.units else "host code",
         "library size": lambda item: str(item.size),
         "images": lambda item: ", ".join(f"{target} {count}" for target, count in item.images.items()),
         "needed": lambda item: ", ".join(item.needed),
-        "toolkit": lambda item: ", ".join(item.toolkits),
+        **({"toolkit": lambda item: ", ".join(item.toolkits)} if deep else {}),
         "glibc": lambda item: item.glibc,
     }
     changes: list[Change] = []
