@@ -13,7 +13,8 @@ from sm121 import pins
 from sm121.engine.flow import ImageBuild, Place
 from sm121.engine.plan import ImagePlan, Request, plan_image, plan_json, show_plan
 from sm121.errors import PackError, UsageError
-from sm121.image.daemonless import read_wheels
+from sm121.image import without_engine
+from sm121.image.daemonless import ImageRequest, read_wheels
 from sm121.image.runtime_set import RuntimeSet
 from sm121.manifest import Manifest
 from sm121.pins.images import load_images
@@ -121,6 +122,10 @@ def run_image(arguments: argparse.Namespace) -> int:
     progress = Progress(quiet=arguments.quiet)
     if not arguments.quiet:
         show_plan(plan, progress.console)
+    if plan.builder == "oci":
+        return without_engine.run(
+            _order(plan, wheels, arguments), progress, dry_run=False, as_json=arguments.json
+        )
     place = Place(
         work=Workspace(arguments.work.absolute()), dist=arguments.dist.absolute(), dockerfile=arguments.dockerfile,
         wheels=wheels, progress=progress, docker=arguments.docker, mirror=arguments.mirror, no_cache=arguments.no_cache,
@@ -129,13 +134,33 @@ def run_image(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _order(plan: ImagePlan, wheels: tuple[Path, ...], arguments: argparse.Namespace) -> without_engine.Order:
+    """The plan as the builder without an engine takes it."""
+    request = ImageRequest(
+        base=plan.base, wheels=wheels, lock=_lock(arguments, plan.line), epoch=without_engine.source_date_epoch(),
+        labels=plan.labels, env=plan.environment, mirror=arguments.mirror,
+    )  # fmt: skip
+    return without_engine.Order(
+        request=request,
+        repository=plan.repository,
+        work=arguments.work.absolute(),
+        dist=arguments.dist.absolute(),
+    )
+
+
+def _lock(arguments: argparse.Namespace, line: str) -> Path:
+    """The file of the locked set, named or the pins' own."""
+    lock: Path = arguments.lock or arguments.pins / "runtime" / f"{line}-{arguments.cpu}.txt"
+    return lock
+
+
 def _planned(arguments: argparse.Namespace) -> tuple[ImagePlan, tuple[Path, ...]]:
     """The plan, and the files of its wheels in its order."""
     loaded = pins.load(arguments.pins)
     line, release, cpu = loaded.line(arguments.line), loaded.vllm(arguments.vllm), Cpu(arguments.cpu)
     paths = arguments.wheel or _found(arguments.dist, line.name, cpu, release.version)
     wheels = read_wheels(paths)
-    lock = arguments.lock or arguments.pins / "runtime" / f"{line.name}-{cpu}.txt"
+    lock = _lock(arguments, line.name)
     if not lock.is_file():
         raise UsageError(
             f"there is no locked runtime set {lock}.",

@@ -13,18 +13,23 @@ from typing import TYPE_CHECKING
 from sm121 import process
 from sm121.artifact import Wheel
 from sm121.artifact.engine import open_engine
+from sm121.artifact.imagedocs import Descriptor
 from sm121.artifact.pulled import open_registry
 from sm121.engine.client import Engine
 from sm121.engine.context import fill_context
 from sm121.engine.emulation import judge_emulation
 from sm121.engine.features import BuildCall, Features, build_command, docker_environment, find_features
 from sm121.engine.plan import EPOCH
-from sm121.errors import DigestError, ImageError, PreflightError, StorageError, VerdictFail, VerdictUnknown
+from sm121.errors import DigestError, ImageError, PreflightError, StorageError
 from sm121.findings import Verdict
 from sm121.image.names import ImmutableName
 from sm121.image.placing import described
+from sm121.image.publish import Inspected, attachments, refuse_failed
 from sm121.image.record import ImageRecord, Package, RecordedLayer
+from sm121.image.referrers import RECORD, REPORT, attach
+from sm121.image.remote import Repository
 from sm121.image.runtime_set import wheels_of
+from sm121.image.sbom import contents_of
 from sm121.inspector.inspection import BaseImage, ExpectedWheel, Options, inspect_artifact
 from sm121.inspector.page import report_html
 from sm121.inspector.promise import Promise
@@ -39,6 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from sm121.artifact import ImageReference
+    from sm121.artifact.imagedocs import Manifest
     from sm121.engine.client import Pushed
     from sm121.engine.plan import ImagePlan
     from sm121.inspector.report import Report
@@ -98,28 +104,29 @@ class ImageBuild:
         base = self._base()
         self._ensure_runnable(engine)
         image = self._image(engine, features)
-        report = self._inspected(engine, image, base)
-        dumped = dump_report(report)
+        inspected = self._inspected(engine, image, base)
         if self.plan.repository is None:
-            path = self._written(f"images/{self.plan.digest.hex[:16]}.report.json", dumped.encode())
-            return Made(image, report.verdict, path)
-        return self._published(engine, features, image, report, self.plan.repository, len(base.diff_ids))
+            name = f"images/{self.plan.digest.hex[:16]}"
+            path = self._written(f"{name}.report.json", dump_report(inspected.report).encode())
+            self._written(f"{name}.report.html", report_html(inspected.report).encode())
+            return Made(image, inspected.report.verdict, path)
+        return self._published(engine, features, image, inspected, self.plan.repository, len(base.diff_ids))
 
     def _base(self) -> BaseImage:
         """Look at the base's documents in its registry: they must be for the platform."""
         plan = self.plan
         with (
             self.progress.step(f"look at the base {plan.base}"),
-            open_registry(plan.base, plan.platform) as image,
+            open_registry(plan.base_reference, plan.platform) as image,
         ):
-            return BaseImage(str(plan.base), tuple(str(digest) for digest in image.config.diff_ids))
+            return BaseImage(plan.base, tuple(str(digest) for digest in image.config.diff_ids))
 
     def _ensure_runnable(self, engine: Engine) -> None:
         finding = judge_emulation(
             engine.cpu(),
             self.plan.platform,
             self.plan.builder,
-            engine.emulation(self.plan.platform, self.plan.base),
+            engine.emulation(self.plan.platform, self.plan.base_reference),
         )
         if finding.verdict in {Verdict.FAIL, Verdict.UNKNOWN}:
             raise PreflightError(f"{finding.subject}: {finding.got}.", do=finding.advice or finding.wanted)
@@ -185,7 +192,7 @@ class ImageBuild:
         if len(words) == 3 and words[0].startswith("#") and words[1].startswith("[") and words[1] != "[internal]":
             self.progress.say(f"  {line[:100]}", style="dim")
 
-    def _inspected(self, engine: Engine, image: str, base: BaseImage) -> Report:
+    def _inspected(self, engine: Engine, image: str, base: BaseImage) -> Inspected:
         expected = []
         for path, wheel in zip(self.place.wheels, self.plan.wheels, strict=True):
             with Wheel(path) as opened:
@@ -197,10 +204,11 @@ class ImageBuild:
             opened_image = open_engine(image, self.plan.platform, client=Engine.connect(engine.host).client)
             with opened_image:
                 report = inspect_artifact(opened_image, options)
+                contents = contents_of(opened_image)
         report_text(report, self.progress.console)
         if not report.verdict.publishable:
             self._refuse(report)
-        return report
+        return Inspected(report, contents)
 
     def _promise(self) -> Promise:
         """What the wheels' manifests say of their libraries."""
@@ -212,31 +220,37 @@ class ImageBuild:
 
     def _refuse(self, report: Report) -> None:
         folder = self.place.work.logs / f"image-{self.plan.digest.hex[:16]}"
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "report.json").write_text(dump_report(report))
-        (folder / "report.html").write_text(report_html(report))
-        kind = VerdictUnknown if report.verdict is Verdict.UNKNOWN else VerdictFail
-        bad = [f.message for f in report.findings if f.verdict in {Verdict.FAIL, Verdict.UNKNOWN}]
-        raise kind(bad, do=f"read {folder / 'report.html'}; the image got no name and nothing was pushed.")
+        for name, text in (("report.json", dump_report(report)), ("report.html", report_html(report))):
+            with completed_file(folder / name) as file:
+                file.write(text.encode())
+        refuse_failed(report, str(folder / "report.html"))
 
     def _published(
-        self,
-        engine: Engine,
-        features: Features,
-        image: str,
-        report: Report,
-        repository: ImageReference,
+        self, engine: Engine, features: Features, image: str, inspected: Inspected, repository: ImageReference,
         based: int,
-    ) -> Made:
-        """Push under a name of the image's ID, compare what the registry holds, then name it by its digest."""
+    ) -> Made:  # fmt: skip
+        """Push under a name of the image's ID, compare what the registry holds, describe it, then name it."""
+        plan = self.plan
         staged = f"staging-{image.removeprefix('sha256:')[:12]}"
         with self.progress.step(f"push to {repository}"):
             pushed = engine.push(image, str(repository), staged)
         reference = repository.with_digest(pushed.digest)
-        layers, config = self._compared(engine, image, reference, based)
-        subject = self.plan.wheels[0].manifest.subject
+        layers, manifest = self._compared(engine, image, reference, based)
+        subject = plan.wheels[0].manifest.subject
         version = subject.base + (".partial" if subject.version.endswith(".partial") else "")
-        name = str(ImmutableName.of(version, self.plan.line, pushed.digest))
+        name = str(ImmutableName.of(version, plan.line, pushed.digest))
+        report = dump_report(inspected.report).encode()
+        verdict = inspected.report.verdict
+        record = self._record(
+            name, pushed, manifest.config.digest, layers, features, Inspection(verdict, Sha256.of_bytes(report))
+        )
+        papers = attachments(record, report, inspected.contents)
+        with (
+            self.progress.step(f"attach record, report, bill of materials and provenance to {pushed.digest}"),
+            Repository(repository, write=True) as place,
+        ):
+            for paper in papers:
+                attach(place, Descriptor(manifest.media_type, pushed.digest, pushed.size), paper)
         with self.progress.step(f"name it {name}"):
             again = engine.push(image, str(repository), name)
         if again.digest != pushed.digest:
@@ -245,18 +259,13 @@ class ImageBuild:
                 do="use neither; another program writes into that repository.",
             )
         engine.untag(f"{repository}:{staged}")
-        dumped = dump_report(report).encode()
-        record = self._record(
-            name, pushed, config, layers, features, Inspection(report.verdict, Sha256.of_bytes(dumped))
-        )
-        report_path = self._written(f"images/{name}.report.json", dumped)
-        self._written(f"images/{name}.report.html", report_html(report).encode())
-        path = self._written(f"images/{name}.json", record.to_json())
-        return Made(image, report.verdict, report_path, reference, name, path, pushed)
+        files = {paper.kind: self._written(f"images/{paper.title}", paper.data) for paper in papers}
+        self._written(f"images/{name}.report.html", report_html(inspected.report).encode())
+        return Made(image, verdict, files[REPORT], reference, name, files[RECORD], pushed)
 
     def _compared(
         self, engine: Engine, image: str, reference: ImageReference, based: int
-    ) -> tuple[tuple[RecordedLayer, ...], Sha256]:
+    ) -> tuple[tuple[RecordedLayer, ...], Manifest]:
         """The registry's image must have the layers that were inspected. Nothing but its documents is read."""
         held = tuple(str(digest) for digest in engine.diff_ids(image))
         with open_registry(reference, self.plan.platform) as there:
@@ -271,7 +280,7 @@ class ImageBuild:
                 RecordedLayer(layer.digest, layer.size, diff_id, _holds(number, based))
                 for number, (layer, diff_id) in enumerate(zip(manifest.layers, config.diff_ids, strict=True))
             )
-            return layers, manifest.config.digest
+            return layers, manifest
 
     def _record(
         self, name: str, pushed: Pushed, config: Sha256, layers: tuple[RecordedLayer, ...], features: Features,
@@ -286,10 +295,9 @@ class ImageBuild:
                 strict=True,
             )
         )
-        assert plan.base.digest is not None
         return ImageRecord(
             name=name, digest=pushed.digest, config=config, platform=plan.platform, builder=plan.builder,
-            base_name=plan.base.name, base_digest=plan.base.digest, python=plan.runtime.python_name, epoch=EPOCH,
+            base_name=plan.base_reference.name, base_digest=plan.base_digest, python=plan.runtime.python_name, epoch=EPOCH,
             lock=plan.runtime.digest, line=plan.line, packages=packages, wheels=plan.wheels, layers=layers,
             labels=tuple(sorted(plan.labels.items())), tools=(Tool("docker", features.described),), inspection=inspection,
         )  # fmt: skip

@@ -10,7 +10,7 @@ from packaging.version import InvalidVersion, Version
 from rich.table import Table
 
 from sm121.artifact.imagedocs import LINUX_ARM64, Platform
-from sm121.artifact.reference import ImageReference
+from sm121.artifact.reference import ImageReference, parse_digest
 from sm121.errors import ImageError, PlanError, Sm121Error
 from sm121.image.daemonless import judge_request
 from sm121.image.frame import FOLDER, UID
@@ -38,6 +38,7 @@ EPOCH = 315532800
 PLATFORMS = {Cpu.AARCH64: LINUX_ARM64, Cpu.X86_64: Platform("linux", "amd64")}
 Mode = Literal["prebuilt", "nvcc"]
 T = TypeVar("T")
+_FILES = ("oci:", "oci-archive:", "docker-archive:")
 _MODULES = "flashinfer-jit-cache"
 _OLDEST_NVCC = CudaVersion(12, 9)
 """The first nvcc that makes code for 12.1."""
@@ -68,7 +69,9 @@ class ImagePlan:
     version: str
     builder: str
     platform: Platform
-    base: ImageReference
+    base: str
+    """By digest: REGISTRY/NAME@sha256:..., for the builder oci also oci:PATH@sha256:..."""
+    base_digest: Sha256
     repository: ImageReference | None
     wheels: tuple[BuiltWheel, ...]
     runtime: RuntimeSet
@@ -81,15 +84,27 @@ class ImagePlan:
     dockerfile: Sha256
 
     @property
+    def base_reference(self) -> ImageReference:
+        """The base in its registry. Raises ImageError for one that is files."""
+        return ImageReference.parse_familiar(self.base)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Variables that depend on the plan."""
+        if self.modules == "prebuilt":
+            return {"FLASHINFER_DISABLE_JIT": "1"}
+        site = f"/{FOLDER}/lib/python{self.runtime.python_name}/site-packages"
+        return {"CUDA_HOME": f"{site}/nvidia/cu{self.line[2:4]}"}
+
+    @property
     def arguments(self) -> dict[str, str]:
         """What the Dockerfile is told."""
         told = {
-            "BASE": str(self.base), "PYTHON": self.runtime.python_name, "UID": str(UID), "EPOCH": str(EPOCH),
+            "BASE": self.base, "PYTHON": self.runtime.python_name, "UID": str(UID), "EPOCH": str(EPOCH),
             "APT_PACKAGES": " ".join(self.packages), "APT_SNAPSHOT": self.snapshot,
         }  # fmt: skip
         if self.modules == "nvcc":
-            site = f"/{FOLDER}/lib/python{self.runtime.python_name}/site-packages"
-            told["CUDA_HOME"] = f"{site}/nvidia/cu{CudaVersion.parse(_line_cuda(self.line)).major}"
+            told |= self.environment
         return told
 
     @property
@@ -126,7 +141,8 @@ def plan_image(
         version=ordered[0].manifest.subject.version,
         builder=request.builder,
         platform=PLATFORMS[request.cpu],
-        base=base,
+        base=base[0],
+        base_digest=base[1],
         repository=repository,
         wheels=tuple(ordered),
         runtime=runtime,
@@ -157,7 +173,13 @@ class _Faults:
             return None
 
 
-def _base(request: Request, pins: ImagePins) -> ImageReference:
+def _base(request: Request, pins: ImagePins) -> tuple[str, Sha256]:
+    name, _, digest = request.base.partition("@")
+    if request.builder == "oci" and name.startswith(_FILES):
+        try:
+            return request.base, parse_digest(digest)
+        except ValueError as error:
+            raise ImageError(f"the base {request.base}: {error}.", do=f"write {name}@sha256:DIGEST.") from error
     if request.base:
         reference = ImageReference.parse_familiar(request.base)
         if reference.digest is None:
@@ -165,7 +187,7 @@ def _base(request: Request, pins: ImagePins) -> ImageReference:
                 f"the base {request.base} is named without a digest, so it can be another one tomorrow.",
                 do=f"resolve it once (`sm121 resolve {request.base}`), then write {reference.name}@sha256:DIGEST.",
             )
-        return reference
+        return str(reference), reference.digest
     pin = pins.runtime
     if pin.image is None:
         raise ImageError(
@@ -173,7 +195,8 @@ def _base(request: Request, pins: ImagePins) -> ImageReference:
             do=f"read its digest (`sm121 resolve {pin.proposed}`), and give --base NAME@sha256:DIGEST, or write it into "
             "pins/images.toml.",
         )
-    return pin.image
+    assert pin.image.digest is not None
+    return str(pin.image), pin.image.digest
 
 
 def _repository(text: str) -> ImageReference | None:
@@ -247,22 +270,16 @@ def _nvcc_faults(locked: Mapping[str, str], lock: str) -> list[str]:
     return []
 
 
-def _labels(wheels: Sequence[BuiltWheel], base: ImageReference, runtime: RuntimeSet) -> dict[str, str]:
-    assert base.digest is not None
+def _labels(wheels: Sequence[BuiltWheel], base: tuple[str, Sha256], runtime: RuntimeSet) -> dict[str, str]:
+    """The chain of the wheels, and the versions beside them that the inspection compares."""
     locked = {package.name: package.version for package in runtime.packages}
-    made = stamp_labels(
-        wheels, base=(str(base), base.digest), lock=runtime.digest, python=runtime.python_name, epoch=EPOCH
-    )
+    made = stamp_labels(wheels, base=base, lock=runtime.digest, python=runtime.python_name, epoch=EPOCH)
     others = {
         f"sm121.{name}.version": locked[name]
         for name in ("torch", "triton", "flashinfer-python")
         if name in locked
     }
     return dict(sorted({**made, **others}.items()))
-
-
-def _line_cuda(line: str) -> str:
-    return f"{line[2:4]}.{line[4:]}"
 
 
 def _public(text: str) -> str:
@@ -281,7 +298,7 @@ def plan_json(plan: ImagePlan) -> dict[str, Any]:
         "vllm": plan.version,
         "builder": plan.builder,
         "platform": str(plan.platform),
-        "base": str(plan.base),
+        "base": plan.base,
         "repository": str(plan.repository) if plan.repository else "",
         "flashinfer": plan.modules,
         "lock": plan.runtime.digest.hex,
@@ -303,7 +320,7 @@ def show_plan(plan: ImagePlan, console: Console) -> None:
     )
     wheels = [f"{w.filename} ({size(w.size)}, {w.sha256})" for w in plan.wheels]
     facts = {
-        "base": str(plan.base),
+        "base": plan.base,
         "wheels": "\n".join(wheels),
         "locked set": f"{len(plan.runtime.packages)} wheels for Python {plan.runtime.python_name}, {plan.runtime.digest}",
         "FlashInfer": "modules are prebuilt"

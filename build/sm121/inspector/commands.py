@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from sm121.artifact import open_artifact
+from sm121.artifact.imagedocs import LINUX_ARM64
 from sm121.errors import StorageError, UsageError, VerdictFail, VerdictUnknown, VerdictWarning
 from sm121.findings import Verdict
 from sm121.inspector.ci import report_junit, report_sarif
 from sm121.inspector.codec import encode
 from sm121.inspector.differences import diff, matrix
+from sm121.inspector.image_options import add_image_options, base_image, expected_wheels
 from sm121.inspector.inspection import Options, inspect_artifact
 from sm121.inspector.judge.tags import Interpreter
 from sm121.inspector.page import report_html
@@ -30,6 +32,7 @@ from sm121.target import GB10, Capability
 from sm121.values import CudaVersion
 
 if TYPE_CHECKING:
+    from sm121.artifact import Platform
     from sm121.inspector.report import Report
 
 _CODES = {
@@ -82,6 +85,7 @@ def add_inspect_commands(verbs: argparse._SubParsersAction[argparse.ArgumentPars
     one.add_argument(
         "--cuobjdump", default="", metavar="PROGRAM", help="which cuobjdump (default: the one on PATH)"
     )
+    add_image_options(one)
     one.add_argument("--strict", action="store_true", help="warnings count as well")
     one.add_argument("--json", metavar="FILE", help="write the report as JSON; - is standard output")
     one.add_argument("--html", metavar="FILE", help="write the report as one HTML file")
@@ -113,7 +117,7 @@ def add_inspect_commands(verbs: argparse._SubParsersAction[argparse.ArgumentPars
 def run_inspect(arguments: argparse.Namespace) -> int:
     """`sm121 inspect`: print, write, and return the status of the verdict."""
     console, progress = _consoles(arguments.json, arguments.sarif, arguments.junit)
-    report = _inspect(arguments.artifact, _options(arguments, progress))
+    report = _inspect(arguments.artifact, _options(arguments, progress), arguments.platform)
     for target, write in (
         (arguments.json, dump_report), (arguments.html, report_html), (arguments.sarif, report_sarif),
         (arguments.junit, report_junit),
@@ -183,6 +187,8 @@ def _options(arguments: argparse.Namespace, progress: Progress) -> Options:
         cuobjdump=known.get("cuobjdump", ""),
         jobs=arguments.jobs,
         progress=progress,
+        wheels=expected_wheels(known.get("wheel", ())),
+        base=base_image(known.get("base", ""), known.get("platform", LINUX_ARM64)),
     )
 
 
@@ -197,8 +203,8 @@ def _interpreter(known: dict[str, Any]) -> Interpreter | None:
         raise UsageError(f"{error}.") from error
 
 
-def _inspect(reference: str, options: Options) -> Report:
-    with open_artifact(reference) as artifact:
+def _inspect(reference: str, options: Options, platform: Platform = LINUX_ARM64) -> Report:
+    with open_artifact(reference, platform=platform) as artifact:
         return inspect_artifact(artifact, options)
 
 
