@@ -169,3 +169,9 @@ class RegressionError(Sm121Error):
     """Machine code became worse than a limit allows."""
 
     exit_code = 33
+
+
+def exit_codes(kinds: Iterable[type[Sm121Error]]) -> str:
+    """Exit codes with what each says, a line each, for a verb's help."""
+    chosen = sorted(kinds, key=lambda kind: kind.exit_code)
+    return "\n".join(f"  {kind.exit_code:>3}  {(kind.__doc__ or '').partition('.')[0]}" for kind in chosen)

@@ -23,3 +23,9 @@ def test_all_problems_and_the_advice_are_in_the_message() -> None:
     error = errors.PinsError(["first.", "second."], do="mend both.")
     assert str(error) == "first.\nsecond.\nWhat to do: mend both."
     assert errors.PinsError("only one.").problems == ["only one."]
+
+
+def test_exit_codes_are_listed_in_order_with_what_they_say() -> None:
+    listed = errors.exit_codes([errors.PackError, errors.UsageError]).splitlines()
+    assert [line.split()[0] for line in listed] == ["2", "19"]
+    assert listed[0].endswith("The command line asks for something that does not exist")

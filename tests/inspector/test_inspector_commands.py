@@ -157,3 +157,27 @@ def test_a_broken_report_is_refused(tmp_path: Path, kernel: Path) -> None:
     path.write_bytes(b"\xff\xfe")
     with pytest.raises(UsageError, match="cannot be read"):
         run("matrix", path)
+
+
+def test_everything_that_is_missing_is_named_before_anything_is_read(tmp_path: Path, kernel: Path) -> None:
+    (tmp_path / "r.json").write_text("{}")
+    absent = [tmp_path / "a.whl", tmp_path / "b.so"]
+    with pytest.raises(ArtifactError) as caught:
+        run("matrix", absent[0], kernel, absent[1], tmp_path / "r.json")
+    for name in ("a.whl", "b.so", "r.json"):
+        assert name in " ".join(caught.value.problems)
+    assert caught.value.do
+    with pytest.raises(ArtifactError) as caught:
+        run("diff", *absent)
+    assert len(caught.value.problems) == 2
+
+
+def test_json_without_a_file_is_standard_output(
+    kernel: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("inspect", kernel, "--json") == 0
+    assert load_report(capsys.readouterr().out, "standard output").artifact.name.endswith(kernel.name)
+    run("matrix", kernel, "--json")
+    assert json.loads(capsys.readouterr().out)["version"] == 1
+    run("diff", kernel, kernel, "--json", tmp_path / "d.json")
+    assert json.loads((tmp_path / "d.json").read_text())["changes"] == []

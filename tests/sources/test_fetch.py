@@ -329,6 +329,29 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
         fetch([pin()], tmp_path / "store", mirror=tmp_path / "mirror", progress=quiet())
 
 
+@pytest.mark.parametrize("place", ["file", "part", "lock", "record", "store"])
+def test_a_folder_in_the_way_says_what_to_do(place: str, tmp_path: Path) -> None:
+    wanted, store = pin(), Store(tmp_path / "store")
+    path = store.path(wanted)
+    ways = {
+        "file": path, "part": store.part(wanted), "lock": path.with_name(f".{wanted.filename}.lock"),
+        "record": store._record(wanted), "store": path.parent,
+    }  # fmt: skip
+    way = ways[place]
+    if place == "store":
+        path.parent.parent.mkdir(parents=True, exist_ok=True)
+        way.write_text("")
+    else:
+        way.mkdir(parents=True)
+    mirror = tmp_path / "mirror"
+    mirror.mkdir()
+    (mirror / NAME).write_bytes(CONTENT)
+    with pytest.raises(Sm121Error) as caught:
+        fetch([wanted], tmp_path / "store", mirror=mirror, progress=quiet())
+    assert str(way) in str(caught.value)
+    assert caught.value.do
+
+
 def test_interrupting_ends_the_other_transfers(tmp_path: Path) -> None:
     """The bytes that came in stay."""
     started = threading.Event()

@@ -10,6 +10,7 @@ import pytest
 
 from sm121.errors import ToolchainError
 from sm121.toolchain.check import check
+from sm121.toolchain.examine import examine, installed_toolkits, nvcc_release
 from sm121.toolchain.installed import InstalledToolkit
 from sm121.toolchain.layout import _CUDAFE_WRAPPER, fix_up, header_version
 from sm121.toolchain.wheels import Part, Role, WheelToolkit
@@ -112,6 +113,75 @@ def test_an_incomplete_toolkit_is_refused_with_every_gap(tmp_path: Path) -> None
     with pytest.raises(ToolchainError) as caught:
         InstalledToolkit(root, "x86_64").lay_out(tmp_path / "view")
     assert len(caught.value.problems) == 2
+
+
+def telling(root: Path, release: str, headers: str = "12090") -> Path:
+    """Let the toolkit's nvcc tell a release."""
+    (root / "bin" / "nvcc").write_text(
+        f"#!/bin/sh\necho 'Cuda compilation tools, release {release[:4]}, V{release}'\n"
+    )
+    (root / "bin" / "nvcc").chmod(0o755)
+    for header in root.glob("targets/*/include/cuda.h"):
+        header.write_text(f"#define CUDA_VERSION {headers}\n")
+    return root
+
+
+@pytest.mark.programs
+def test_an_installed_toolkit_is_asked_before_anything_is_fetched(tmp_path: Path) -> None:
+    root = telling(home(tmp_path, "sbsa-linux"), "12.9.86")
+    assert examine(root, CudaVersion(12, 9), "aarch64") == CudaVersion(12, 9, 86)
+    assert nvcc_release(root / "bin" / "ptxas") is None
+    with pytest.raises(ToolchainError) as caught:
+        examine(root, CudaVersion(13, 0), "aarch64", advice="install it.")
+    assert len(caught.value.problems) == 2
+    assert "12.9.86" in caught.value.problems[0]
+    assert "12.9" in caught.value.problems[1]
+    assert caught.value.do == "install it."
+
+
+@pytest.mark.programs
+def test_every_fault_of_an_installed_toolkit_comes_at_once(tmp_path: Path) -> None:
+    root = telling(home(tmp_path, "x86_64-linux"), "12.8.93", "12080")
+    (root / "bin" / "ptxas").unlink()
+    with pytest.raises(ToolchainError) as caught:
+        examine(root, CudaVersion(12, 9), "aarch64")
+    for word in ("bin/ptxas", "x86_64-linux", "12.8.93"):
+        assert word in str(caught.value)
+    assert "--cuda-home" in caught.value.do
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize(
+    "script", ["#!/bin/sh\nexit 1\n", "#!/bin/sh\necho release 12.9\n", "no program", "#!/nothing\n"]
+)
+def test_an_nvcc_that_tells_nothing_is_refused(tmp_path: Path, script: str) -> None:
+    root = telling(home(tmp_path, "sbsa-linux"), "12.9.86")
+    (root / "bin" / "nvcc").write_text(script)
+    with pytest.raises(ToolchainError, match="does not tell its version"):
+        examine(root, CudaVersion(12, 9), "aarch64")
+
+
+@pytest.mark.parametrize("name", ["nothing", "file"])
+def test_a_home_that_is_no_folder_is_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ToolchainError, match="is no folder"):
+        examine(tmp_path / name, CudaVersion(12, 9), "aarch64")
+
+
+@pytest.mark.programs
+def test_toolkits_are_found_where_they_are_installed_and_each_once(tmp_path: Path) -> None:
+    root = telling(home(tmp_path, "sbsa-linux"), "12.9.86")
+    (tmp_path / "cuda").symlink_to(root.name)
+    (tmp_path / "cuda-empty").mkdir()
+    broken = tmp_path / "cuda-13.0"
+    (broken / "bin").mkdir(parents=True)
+    (broken / "bin" / "nvcc").write_text("")
+    found = installed_toolkits([tmp_path, tmp_path / "nothing"])
+    assert {each.home.name: each.nvcc for each in found} == {
+        "cuda-12.9": CudaVersion(12, 9, 86),
+        "cuda-13.0": None,
+    }
+    assert sorted(map(str, found)) == sorted([f"{root} (12.9.86)", f"{broken} (of unknown release)"])
 
 
 @pytest.mark.programs

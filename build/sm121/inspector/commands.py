@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,8 @@ from rich.console import Console
 
 from sm121.artifact import open_artifact
 from sm121.artifact.imagedocs import LINUX_ARM64
-from sm121.errors import StorageError, UsageError, VerdictFail, VerdictUnknown, VerdictWarning
+from sm121.documents import write_document
+from sm121.errors import ArtifactError, Sm121Error, UsageError, VerdictFail, VerdictUnknown, VerdictWarning
 from sm121.findings import Verdict
 from sm121.inspector.ci import report_junit, report_sarif
 from sm121.inspector.codec import encode
@@ -23,7 +25,7 @@ from sm121.inspector.judge.tags import Interpreter
 from sm121.inspector.page import report_html
 from sm121.inspector.policy import policy
 from sm121.inspector.promise import Promise
-from sm121.inspector.report import dump_report, load_report
+from sm121.inspector.report import Report, dump_report, load_report
 from sm121.inspector.runtimes import read_runtime
 from sm121.inspector.tables import diff_text, matrix_text
 from sm121.inspector.text import report_text
@@ -32,8 +34,9 @@ from sm121.target import GB10, Capability
 from sm121.values import CudaVersion
 
 if TYPE_CHECKING:
-    from sm121.artifact import Platform
-    from sm121.inspector.report import Report
+    from collections.abc import Sequence
+
+    from sm121.artifact import Artifact, Platform
 
 _CODES = {
     Verdict.FAIL: VerdictFail.exit_code, Verdict.UNKNOWN: VerdictUnknown.exit_code,
@@ -87,7 +90,7 @@ def add_inspect_commands(verbs: argparse._SubParsersAction[argparse.ArgumentPars
     )
     add_image_options(one)
     one.add_argument("--strict", action="store_true", help="warnings count as well")
-    one.add_argument("--json", metavar="FILE", help="write the report as JSON; - is standard output")
+    _json_option(one, "the report")
     one.add_argument("--html", metavar="FILE", help="write the report as one HTML file")
     one.add_argument("--sarif", metavar="FILE", help="write the findings as SARIF; - is standard output")
     one.add_argument("--junit", metavar="FILE", help="write the findings as JUnit XML; - is standard output")
@@ -100,7 +103,7 @@ def add_inspect_commands(verbs: argparse._SubParsersAction[argparse.ArgumentPars
     two.add_argument("before", metavar="BEFORE", help=f"{_WHAT}; or a report in JSON")
     two.add_argument("after", metavar="AFTER")
     _judging(two)
-    two.add_argument("--json", metavar="FILE", help="write the difference as JSON; - is standard output")
+    _json_option(two, "the difference")
     two.set_defaults(run=run_diff)
 
     many = verbs.add_parser(
@@ -110,7 +113,7 @@ def add_inspect_commands(verbs: argparse._SubParsersAction[argparse.ArgumentPars
     )
     many.add_argument("artifacts", metavar="ARTIFACT", nargs="+", help=f"{_WHAT}; or a report in JSON")
     _judging(many)
-    many.add_argument("--json", metavar="FILE", help="write the table as JSON; - is standard output")
+    _json_option(many, "the table")
     many.set_defaults(run=run_matrix)
 
 
@@ -123,7 +126,7 @@ def run_inspect(arguments: argparse.Namespace) -> int:
         (arguments.junit, report_junit),
     ):  # fmt: skip
         if target:
-            _write(target, write(report))
+            write_document(target, write(report))
     report_text(report, console, arguments.verbose)
     if report.verdict is Verdict.WARN and arguments.strict:
         return VerdictWarning.exit_code
@@ -134,9 +137,9 @@ def run_diff(arguments: argparse.Namespace) -> int:
     """`sm121 diff`: 0 if nothing differs, 1 if something does."""
     console, progress = _consoles(arguments.json)
     options = _options(arguments, progress)
-    difference = diff(_report(arguments.before, options), _report(arguments.after, options))
+    difference = diff(*_reports([arguments.before, arguments.after], options))
     if arguments.json:
-        _write(arguments.json, _json(difference))
+        write_document(arguments.json, _json(difference))
     diff_text(difference, console, arguments.verbose)
     return 0 if difference.equal else 1
 
@@ -145,11 +148,18 @@ def run_matrix(arguments: argparse.Namespace) -> int:
     """`sm121 matrix`: a table; it judges nothing."""
     console, progress = _consoles(arguments.json)
     options = _options(arguments, progress)
-    table = matrix([_report(name, options) for name in arguments.artifacts])
+    table = matrix(_reports(arguments.artifacts, options))
     if arguments.json:
-        _write(arguments.json, _json(table))
+        write_document(arguments.json, _json(table))
     matrix_text(table, console, arguments.verbose)
     return 0
+
+
+def _json_option(parser: argparse.ArgumentParser, what: str) -> None:
+    parser.add_argument(
+        "--json", metavar="FILE", nargs="?", const="-",
+        help=f"write {what} as JSON; without FILE, or with -, to standard output",
+    )  # fmt: skip
 
 
 def _judging(parser: argparse.ArgumentParser) -> None:
@@ -208,15 +218,36 @@ def _inspect(reference: str, options: Options, platform: Platform = LINUX_ARM64)
         return inspect_artifact(artifact, options)
 
 
-def _report(reference: str, options: Options) -> Report:
-    """A report: read from JSON, or made by an inspection."""
+def _reports(references: Sequence[str], options: Options) -> list[Report]:
+    """Reports, read from JSON or made by an inspection. All are opened before the first is read.
+
+    One error names everything that cannot be opened.
+    """
+    errors: list[Sm121Error] = []
+    with ExitStack() as stack:
+        opened: list[Report | Artifact] = []
+        for reference in references:
+            try:
+                opened.append(_loaded(reference) or stack.enter_context(open_artifact(reference)))
+            except Sm121Error as error:
+                errors.append(error)
+        if errors:
+            kinds = {type(error) for error in errors}
+            kind = kinds.pop() if len(kinds) == 1 else ArtifactError
+            problems = dict.fromkeys(problem for error in errors for problem in error.problems)
+            raise kind(problems, do=next((error.do for error in errors if error.do), ""))
+        return [each if isinstance(each, Report) else inspect_artifact(each, options) for each in opened]
+
+
+def _loaded(reference: str) -> Report | None:
+    """A report that was written before; None if the reference is no JSON file."""
     path = Path(reference)
-    if path.suffix == ".json" and path.is_file():
-        try:
-            return load_report(path.read_text(encoding="utf-8"), reference)
-        except (OSError, UnicodeDecodeError) as error:
-            raise UsageError(f"{reference} cannot be read: {error}.") from error
-    return _inspect(reference, options)
+    if path.suffix != ".json" or not path.is_file():
+        return None
+    try:
+        return load_report(path.read_text(encoding="utf-8"), reference)
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{reference} cannot be read: {error}.") from error
 
 
 def _consoles(*outputs: str | None) -> tuple[Console, Progress]:
@@ -224,33 +255,6 @@ def _consoles(*outputs: str | None) -> tuple[Console, Progress]:
     if sum(output == "-" for output in outputs) > 1:
         raise UsageError("two documents would be written to standard output.", do="give one of them a file name.")
     return Console(stderr="-" in outputs), Progress(quiet=not sys.stderr.isatty())
-
-
-def _write(target: str, text: str) -> None:
-    """Write a document; a file appears whole or not at all."""
-    if target == "-":
-        sys.stdout.write(text)
-        return
-    path = Path(target).resolve()
-    if path.exists() and not path.is_file():
-        _write_into(path, text)
-        return
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(path)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise StorageError(f"{target} cannot be written: {error.strerror}.", do="name another place.") from error
-
-
-def _write_into(path: Path, text: str) -> None:
-    """Write into a device or pipe, which must not be replaced by a file."""
-    try:
-        with path.open("w", encoding="utf-8") as file:
-            file.write(text)
-    except OSError as error:
-        raise StorageError(f"{path} cannot be written: {error.strerror}.", do="name another place.") from error
 
 
 def _json(record: object) -> str:

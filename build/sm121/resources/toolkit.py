@@ -75,3 +75,13 @@ def renaming(target: ArchSpec, cuda: CudaVersion) -> Renaming | None:
 def toolkit_data() -> Mapping[str, Any]:
     """The tables of toolkits.toml."""
     return tomllib.loads(files("sm121.resources").joinpath("toolkits.toml").read_text(encoding="utf-8"))
+
+
+def driver_for(cuda: CudaVersion, capability: str = "") -> str:
+    """The oldest driver branch for code of that CUDA release, and for a chip (`12.1`) where one is named.
+
+    Releases of one major share it: machine code of 13.5 runs on the driver of 13.0. PTX does not, see drivers.toml.
+    """
+    rows = [row["minimum"] for row in toolkit_data()["driver"] if CudaVersion.parse(row["cuda"]) <= cuda.release]
+    chips = [row["driver"] for row in toolkit_data()["device"] if row["capability"] == capability]
+    return max([*rows[-1:], *chips], key=int, default="")

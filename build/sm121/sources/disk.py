@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 _SHUT = {errno.EACCES, errno.EPERM, errno.EROFS}
+_IN_THE_WAY = {errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENOTEMPTY, errno.ELOOP}
 
 
 @contextmanager
@@ -40,7 +41,15 @@ def fault(path: Path, error: OSError, *, wanted: int | None = None) -> StorageEr
             f"{error.filename or path} cannot be written: {error.strerror}.",
             do="name a folder that you may write to.",
         )
-    return StorageError(f"{path} could not be written: {error.strerror or error}.")
+    if error.errno in _IN_THE_WAY:
+        return StorageError(
+            f"{error.filename2 or error.filename or path} is in the way: {error.strerror}.",
+            do="move it away, or name another folder.",
+        )
+    return StorageError(
+        f"{path} could not be written: {error.strerror or error}.",
+        do="look at the folder and its disk, or name another folder.",
+    )
 
 
 @contextmanager

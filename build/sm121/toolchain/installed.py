@@ -23,21 +23,47 @@ class InstalledToolkit:
     target_cpu: str
     kind: str = "installed"
 
-    def lay_out(self, into: Path) -> None:
-        """Link programs, headers and the target's libraries; raises ToolchainError naming all that is missing."""
+    def faults(self) -> list[str]:
+        """All that `home` lacks, a sentence each."""
         home = self.home.resolve()
+        if not home.is_dir():
+            return [f"{self.home} is no folder."]
         target = self._target(home)
         wanted = {
             "bin/nvcc": home / "bin" / "nvcc",
             "bin/ptxas": home / "bin" / "ptxas",
             "bin/cudafe++": home / "bin" / "cudafe++",
             "nvvm": home / "nvvm",
-            "include/cuda.h": target / "include" / "cuda.h",
-            "libcudart.so": target / "lib" / "libcudart.so",
+            **(
+                {"include/cuda.h": target / "include" / "cuda.h", "libcudart.so": target / "lib" / "libcudart.so"}
+                if target
+                else {}
+            ),
         }
-        if missing := [
+        missing = [
             f"{home} has no {name}: {path} does not exist." for name, path in wanted.items() if not path.exists()
-        ]:
+        ]
+        if target is None:
+            have = (
+                sorted(path.name for path in (home / "targets").iterdir()) if (home / "targets").is_dir() else []
+            )
+            missing.append(
+                f"{home} has no libraries for {self.target_cpu}; its targets are {', '.join(have) or 'none'}."
+            )
+        return missing
+
+    @property
+    def include(self) -> Path:
+        """The headers for the target CPU; of a toolkit without faults."""
+        target = self._target(self.home.resolve())
+        assert target is not None
+        return target / "include"
+
+    def lay_out(self, into: Path) -> None:
+        """Link programs, headers and the target's libraries; raises ToolchainError naming all that is missing."""
+        home = self.home.resolve()
+        target = self._target(home)
+        if (missing := self.faults()) or target is None:
             raise ToolchainError(
                 missing,
                 do=f"install the complete CUDA toolkit with its libraries for {self.target_cpu} "
@@ -57,17 +83,12 @@ class InstalledToolkit:
             if entry.name != "stubs":
                 (into / "lib" / entry.name).symlink_to(entry)
 
-    def _target(self, home: Path) -> Path:
+    def _target(self, home: Path) -> Path | None:
         for name in _TARGET_FOLDERS[self.target_cpu]:
             if (home / "targets" / name).is_dir():
                 return home / "targets" / name
-        if (home / "include").is_dir() and (home / "lib").is_dir() and not (home / "targets").exists():
-            return home
-        have = sorted(path.name for path in (home / "targets").iterdir()) if (home / "targets").is_dir() else []
-        raise ToolchainError(
-            f"{home} has no libraries for {self.target_cpu}; its targets are {', '.join(have) or 'none'}.",
-            do="install the cross packages of this toolkit (cuda-cross-sbsa), or build natively.",
-        )
+        whole = (home / "include").is_dir() and (home / "lib").is_dir() and not (home / "targets").exists()
+        return home if whole else None
 
 
 def _link(source: str, target: str) -> None:
