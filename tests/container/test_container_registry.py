@@ -106,7 +106,7 @@ def test_a_second_push_sends_nothing_and_a_rebuilt_wheel_moves_one_layer(
     moved = told(capsys, "push", other.layout, repository, "--json")
     ours = {layer.digest for layer in other.record.layers} - {layer.digest for layer in made.record.layers}
     assert len(ours) == 1
-    assert moved["blobs_sent"] == 2  # the layer and the configuration
+    assert moved["blobs_sent"] == 6  # the layer, the configuration, the four documents
 
 
 def test_promotion_writes_down_what_was_before(

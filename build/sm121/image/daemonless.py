@@ -8,8 +8,10 @@ alone. So a rebuilt wheel moves one layer, and a new torch does not move CUDA's 
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import zstandard
@@ -24,7 +26,7 @@ from sm121.image.documents import OCI_CONFIG, Document, LayerDone, canonical, im
 from sm121.image.frame import FOLDER, frame, run_options
 from sm121.image.labels import stamp_labels
 from sm121.image.layer import LEVELS, Compression, write_layer
-from sm121.image.placing import Prefix, collisions, described, place
+from sm121.image.placing import Prefix, collisions, described, measure, misrecorded, place
 from sm121.image.record import BuiltWheel, Package
 from sm121.image.runtime_set import RuntimeSet, wheels_of
 from sm121.manifest import Manifest
@@ -158,7 +160,16 @@ def assemble(request: ImageRequest, store: BlobStore, files: Path, progress: Pro
     making = _Making(request, store, prefix, progress)
     ours = [making.layer("frame", frame(prefix, facts), "environment and user", "frame")]
     with ExitStack() as stack:
-        placed = [place(stack.enter_context(Wheel(path)), prefix) for path in paths]
+        opened = [stack.enter_context(Wheel(path)) for path in paths]
+        with progress.step("read the runtime set"), ThreadPoolExecutor(request.threads) as pool:
+            measured = list(pool.map(partial(_measured, store.root / "measured"), opened))
+        for wheel, digests in zip(opened, measured, strict=True):
+            if wrong := misrecorded(wheel, digests):
+                shown = f"{wrong[0]}{f' and {len(wrong) - 1} more' if len(wrong) > 1 else ''}"
+                progress.say(
+                    f"note: the RECORD of {wheel.name} is wrong about {shown}; the image's will be right."
+                )
+        placed = [place(wheel, prefix, measured=each) for wheel, each in zip(opened, measured, strict=True)]
         mine = [
             place(stack.enter_context(Wheel(path)), prefix, direct=wheel.sha256)
             for path, wheel in zip(request.wheels, wheels, strict=True)
@@ -186,6 +197,11 @@ def assemble(request: ImageRequest, store: BlobStore, files: Path, progress: Pro
     return Assembled(
         manifest, config, tuple(layers), tuple(ours), base, platform, wheels, runtime, packages, labels
     )  # fmt: skip
+
+
+def _measured(folder: Path, wheel: Wheel) -> dict[str, Sha256]:
+    """Wheels of the store lie in folders that are named after their sha256."""
+    return measure(wheel, folder / f"{wheel.path.parent.name}.json")
 
 
 def _package(path: Path, placed: Placed) -> Package:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import base64
 import csv
+import hashlib
 import io
+import json
 import posixpath
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -21,10 +23,12 @@ from sm121.findings import Verdict
 from sm121.image.documents import canonical
 from sm121.image.layer import Entry
 from sm121.pins.knowledge import known
-from sm121.values import Sha256
+from sm121.sources.disk import completed_file
+from sm121.values import CHUNK, Sha256
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
+    from pathlib import Path
 
     from sm121.artifact import Member
     from sm121.artifact.record import RecordRow
@@ -72,14 +76,17 @@ class Placed:
     commit: str = ""
 
 
-def place(wheel: Wheel, prefix: Prefix, *, direct: Sha256 | None = None) -> Placed:
+def place(
+    wheel: Wheel, prefix: Prefix, *, direct: Sha256 | None = None, measured: Mapping[str, Sha256] | None = None
+) -> Placed:
     """Plan the files of a wheel. The wheel must stay open until its entries have been written.
 
     `direct` is the digest of a wheel that was asked for by itself: its origin is recorded then (direct_url.json).
+    `measured` are the digests of its files, for a wheel whose own RECORD need not be true; without it, RECORD must be.
     Raises PackError that names every fault of the wheel.
     """
     dist = described(wheel)
-    planned = _Plan(wheel, dist, prefix, direct)
+    planned = _Plan(wheel, dist, prefix, direct, measured)
     planned.all()
     if planned.faults:
         raise PackError(
@@ -88,6 +95,37 @@ def place(wheel: Wheel, prefix: Prefix, *, direct: Sha256 | None = None) -> Plac
     size = wheel.path.stat().st_size
     commit = next((stamp.commit for stamp in dist.stamps if stamp.commit), "")
     return Placed(dist.name, dist.version, wheel.name, size, tuple(planned.entries.values()), commit)
+
+
+def measure(wheel: Wheel, known: Path) -> dict[str, Sha256]:
+    """The digest of every file of a wheel, whatever its RECORD says; kept in the file `known`.
+
+    Wheels on the index exist whose RECORD is wrong about some files; installers do not compare. Their bytes are proven
+    by the lock, and the image's RECORD shall be true.
+    """
+    try:
+        kept: dict[str, str] = json.loads(known.read_bytes())
+        return {path: Sha256(digest) for path, digest in kept.items()}
+    except (OSError, ValueError, AttributeError):
+        found = {}
+    for member in wheel.members():
+        state = hashlib.sha256()
+        with member.open() as stream:
+            while piece := stream.read(CHUNK):
+                state.update(piece)
+        found[member.path] = Sha256(state.hexdigest())
+    with completed_file(known) as file:
+        file.write(canonical({path: digest.hex for path, digest in found.items()}))
+    return found
+
+
+def misrecorded(wheel: Wheel, measured: Mapping[str, Sha256]) -> list[str]:
+    """Files about which a wheel's own RECORD is wrong."""
+    rows = {row.path: row.digest for row in described(wheel).rows if row.algorithm == "sha256"}
+    said = {
+        path: base64.urlsafe_b64encode(bytes.fromhex(d.hex)).rstrip(b"=").decode() for path, d in measured.items()
+    }
+    return [path for path, digest in rows.items() if said.get(path, digest) != digest]
 
 
 def collisions(placed: Iterable[Placed], prefix: Prefix) -> list[str]:
@@ -129,26 +167,19 @@ class _Plan:
     dist: Distribution
     prefix: Prefix
     direct: Sha256 | None
+    measured: Mapping[str, Sha256] | None
     entries: dict[str, Entry] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)
 
     def all(self) -> None:
-        rows = {row.path: row for row in self.dist.rows}
-        pure = self.dist.wheel is None
-        if pure:
+        if self.dist.wheel is None:
             self.faults.append("it has no readable WHEEL")
         members = {member.path: member for member in self.wheel.members()}
-        self.faults += [
-            f"RECORD lists {printable(path)}, which is not there" for path in rows if path not in members
-        ]
+        digests = self.measured if self.measured is not None else self._recorded(members)
+        left_out = {self.dist.record, f"{self.dist.record}.jws", f"{self.dist.record}.p7s"}
         for path, member in members.items():
-            if path in {self.dist.record, f"{self.dist.record}.jws", f"{self.dist.record}.p7s"}:
-                continue
-            row = rows.get(path)
-            if row is None or row.algorithm != "sha256":
-                self.faults.append(f"{printable(path)} has no sha256 in RECORD")
-                continue
-            self._file(member, row)
+            if path not in left_out and path in digests:
+                self._file(member, digests[path])
         info = f"{self.prefix.site}/{self.dist.folder}"
         for name, target in self._scripts():
             self._put(Entry.text(f"{self.prefix.bin}/{name}", target, mode=0o755))
@@ -163,17 +194,27 @@ class _Plan:
         record = _record(self.entries.values(), self.prefix.site, f"{self.dist.folder}/RECORD")
         self._put(Entry.text(f"{info}/RECORD", record))
 
-    def _file(self, member: Member, row: RecordRow) -> None:
+    def _recorded(self, members: Mapping[str, Member]) -> dict[str, Sha256]:
+        """The digests that RECORD gives; each file must have one, and each row a file."""
+        rows = {row.path: row for row in self.dist.rows}
+        self.faults += [
+            f"RECORD lists {printable(path)}, which is not there" for path in rows if path not in members
+        ]
+        found = {}
+        for path in members:
+            digest = _digest(rows.get(path))
+            if digest is not None:
+                found[path] = digest
+            elif not path.startswith(self.dist.record):
+                self.faults.append(f"{printable(path)} has no sha256 in RECORD")
+        return found
+
+    def _file(self, member: Member, digest: Sha256) -> None:
         target = self._target(member.path)
         if target is None:
             self.faults.append(
                 f"{printable(member.path)} leads out of the environment, or into a scheme that is none"
             )
-            return
-        try:
-            digest = Sha256(base64.urlsafe_b64decode(f"{row.digest}==").hex())
-        except ValueError:
-            self.faults.append(f"{printable(member.path)} has a sha256 in RECORD that is none")
             return
         mode = 0o755 if member.executable else 0o644
         if ".data/scripts/" in member.path:
@@ -225,6 +266,15 @@ class _Plan:
         if known is not None and known.sha256 != entry.sha256:
             self.faults.append(f"{printable(entry.path)} would be written twice")
         self.entries[entry.path] = entry
+
+
+def _digest(row: RecordRow | None) -> Sha256 | None:
+    """The sha256 of a row of RECORD, None if it has none."""
+    try:
+        written = base64.urlsafe_b64decode(f"{row.digest}==") if row and row.algorithm == "sha256" else b""
+        return Sha256(written.hex())
+    except ValueError:
+        return None
 
 
 def _record(entries: Iterable[Entry], site: str, own: str) -> bytes:
