@@ -175,9 +175,13 @@ class _Checked(io.RawIOBase):
         return True
 
     def read(self, count: int = -1) -> bytes:
-        data = self._stream.read(self._left if count < 0 else min(count, self._left))
-        if not data and self._left:
-            raise self._differs(f"it ends {self._left} bytes early")
+        wanted = self._left if count < 0 else min(count, self._left)
+        data = self._stream.read(wanted)
+        while len(data) < wanted:
+            piece = self._stream.read(wanted - len(data))
+            if not piece:
+                raise self._differs(f"it ends {self._left - len(data)} bytes early")
+            data += piece
         self._hash.update(data)
         self._left -= len(data)
         return data
