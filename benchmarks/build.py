@@ -36,7 +36,9 @@ def main() -> None:
     arguments, options = parser.parse_known_args()
     work = arguments.work.absolute()
     options += ["--work", str(work)]
-    plan = json.loads(run([*options, "--dry-run", "--json"], capture=True))
+    if not any(option.startswith("--only") for option in options):
+        options += ["--only", "vllm"]
+    (plan,) = json.loads(run([*options, "--dry-run", "--json"], capture=True))
     result = work / "steps" / STOP / key(plan, STOP)
     record = work / "cold.json"
     if not (arguments.keep_cold and record.exists()):

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from sm121 import pins
-from sm121.errors import UsageError
+from sm121 import errors, pins
+from sm121.documents import STANDARD_OUTPUT, write_document
+from sm121.errors import UsageError, exit_codes
 from sm121.local import local_cutlass, local_torch
+from sm121.plan.cache import CompilerCache
+from sm121.plan.flashinfer import plan_flashinfer
 from sm121.plan.model import Request
+from sm121.plan.sharding import Shard
 from sm121.plan.show import plan_json, show_plan
 from sm121.plan.vllm import plan_vllm
-from sm121.preflight import ensure_disk, ensure_packages, read_host
+from sm121.preflight import ensure_brought, ensure_disk, ensure_packages, read_host
 from sm121.progress import Progress
 from sm121.sources.external import External, require_reachable
 from sm121.sources.patches import planned_patches
@@ -23,22 +30,49 @@ from sm121.steps import Build, Context
 from sm121.workspace import Workspace
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
     from sm121.pack.publish import Published
+    from sm121.pins import Pins
     from sm121.plan.model import Host, Plan
+    from sm121.steps.sharding import Share
 
 ROOT = Path(__file__).resolve().parents[2]
 """The repository, when sm121 runs from it: where `pins` and `patches` are looked for first."""
 
 
+_FAILURES = (
+    errors.UsageError, errors.PinsError, errors.PlanError, errors.PreflightError, errors.FetchError, errors.DigestError,
+    errors.UnpackError, errors.ToolchainError, errors.CompileError, errors.OutOfMemoryError, errors.PackError,
+    errors.StorageError, errors.LockedError, errors.PatchError, errors.FinishError, errors.ProgramError,
+    errors.ArtifactError, errors.DamagedError, errors.VerdictFail, errors.VerdictUnknown,
+)  # fmt: skip
+"""What can end a build."""
+
+
 def add_build_commands(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add `build`."""
     build = verbs.add_parser(
-        "build", help="build a proven wheel", description="Plan, fetch, patch, compile, assemble, inspect, publish.",
+        "build", help="build proven wheels of vLLM and FlashInfer's modules",
+        description="Plan, fetch, patch, compile, assemble, inspect, publish.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog="examples:\n  sm121 build --line cu130 --dry-run\n  sm121 build --line cu130 --install-missing\n"
-        "  sm121 build --line cu130 --cpu x86_64 --ext _moe_C_stable_libtorch",
+        "  sm121 build --line cu130 --cpu x86_64 --ext _moe_C_stable_libtorch\n"
+        "  sm121 build --line cu130 --only flashinfer\n"
+        "  sm121 build --line cu130 --only flashinfer --modules page --modules 'batch_decode.*head_dim_vo_128.*'\n\n"
+        f"exit status:\n    0  Done\n{exit_codes(_FAILURES)}\n  130  Interrupted; what is finished is kept",
     )  # fmt: skip
     what, how, where = add_plan_options(build)
+    what.add_argument(
+        "--only", metavar="PROJECT", action="append", default=[],
+        help="vllm or flashinfer; may be repeated or a list with commas (default: both; with --ext vllm, with --modules "
+        "flashinfer)",
+    )  # fmt: skip
+    what.add_argument(
+        "--modules", metavar="SET|REGEX|FILE", action="append", default=[],
+        help="FlashInfer: a set (serving, all), modules by name or regular expression, or a file with one of these a line; "
+        "may be repeated or a list with commas (default: serving)",
+    )  # fmt: skip
     what.add_argument(
         "--ext",
         metavar="NAME",
@@ -60,15 +94,23 @@ def add_build_commands(verbs: argparse._SubParsersAction[argparse.ArgumentParser
         help="leave PTX to the driver, which compiles it at first use (25 minutes and more)",
     )
     what.add_argument(
-        "--sources", choices=("pinned", "all"), default="pinned",
-        help="all: compile also what only git hosts have the sources of (default: pinned)",
+        "--sources", choices=("pinned", "all"), default="",
+        help="all: compile also what only git hosts have the sources of (default: pinned; all on lines of CUDA 12, which "
+        "cannot take libraries of the official wheel)",
     )  # fmt: skip
     how.add_argument("--until", metavar="STEP", default="publish", help="stop after this step of the plan")
+    how.add_argument(
+        "--shard", metavar="K/N", type=_shard, default=None,
+        help="compile the K-th of N shares into the cache and stop; all: take everything from there and link (CI matrix)",
+    )  # fmt: skip
     where.add_argument("--dist", metavar="DIR", type=Path, default=Path("dist"), help="results (default: dist)")
     where.add_argument("--replace", action="store_true", help="replace a wheel of this name that has other bytes")
     output = build.add_argument_group("output")
     output.add_argument("--dry-run", action="store_true", help="print the plan and stop")
-    output.add_argument("--json", action="store_true", help="print plan and result as JSON")
+    output.add_argument(
+        "--json", metavar="FILE", nargs="?", const=STANDARD_OUTPUT,
+        help="write plan (--dry-run) or result as JSON; without FILE, or with -, to standard output",
+    )  # fmt: skip
     output.add_argument("-q", "--quiet", action="store_true", help="no progress")
     build.set_defaults(run=_build)
 
@@ -78,8 +120,13 @@ def add_plan_options(
 ) -> tuple[argparse._ArgumentGroup, argparse._ArgumentGroup, argparse._ArgumentGroup]:
     """Add what every verb needs that compiles by a plan; the groups "what to build", "how" and "where" come back."""
     what = parser.add_argument_group("what to build")
-    what.add_argument("--line", default="cu130", help="CUDA line: cu128, cu129, cu130, ... (default: cu130)")
-    what.add_argument("--vllm", metavar="VERSION", help="pinned vLLM version (default: the pins' default)")
+    what.add_argument(
+        "--line", type=_name, default="cu130",
+        help="CUDA line: cu128, cu129, cu130, ... (default: cu130); `sm121 lines` has them all",
+    )  # fmt: skip
+    what.add_argument(
+        "--vllm", metavar="VERSION", type=_name, help="pinned vLLM version (default: the pins' default)"
+    )
     what.add_argument(
         "--cpu", choices=("aarch64", "x86_64"), default="aarch64", help="CPU of the result (default: aarch64)"
     )
@@ -96,7 +143,15 @@ def add_plan_options(
     how.add_argument(
         "--split-compile", metavar="N", type=int, default=1, help="threads of nvcc's optimiser per file"
     )
-    how.add_argument("--cache", metavar="NAME", default="ccache", help="ccache (default), sccache or none")
+    how.add_argument(
+        "--cache", metavar="NAME|URL", default=os.environ.get("SM121_CACHE") or "ccache",
+        help="ccache (default), sccache, none, or a shared one: redis://HOST[:PORT], s3://BUCKET?region=NAME, "
+        "file:///FOLDER, http://HOST/PATH, also as ccache+URL or sccache+URL; the variable SM121_CACHE keeps a password "
+        "off the command line",
+    )  # fmt: skip
+    how.add_argument(
+        "--cache-read-only", action="store_true", help="take from the cache and write nothing there: for jobs of strangers"
+    )
     how.add_argument(
         "--no-cache", dest="cache", action="store_const", const="none", help="compile everything anew"
     )
@@ -117,52 +172,86 @@ def add_plan_options(
 
 def _build(arguments: argparse.Namespace) -> int:
     progress = Progress(quiet=arguments.quiet)
+    projects = _projects(arguments)
     if arguments.dry_run:
-        plan = planned(arguments)
+        plans = _ready(arguments, projects)
         if arguments.json:
-            print(json.dumps(plan_json(plan), indent=2))
+            write_document(arguments.json, json.dumps([plan_json(plan) for plan in plans], indent=2) + "\n")
         else:
-            show_plan(plan, Console(highlight=False))
+            _show(plans, Console(highlight=False))
         return 0
-    plan = planned(arguments, progress)
+    plans = _ready(arguments, projects, progress)
     if not arguments.quiet:
-        show_plan(plan, progress.console)
+        _show(plans, progress.console)
     work = Workspace(arguments.work.absolute())
-    ensure_disk(plan, work.root, arguments.dist.absolute())
+    ensure_disk(plans, work.root, arguments.dist.absolute())
     context = Context(
         work=work, dist=arguments.dist.absolute(), progress=progress, patches=arguments.patches,
-        mirror=arguments.mirror, cuda_home=arguments.cuda_home, replace=arguments.replace,
+        mirror=arguments.mirror, cuda_home=arguments.cuda_home, replace=arguments.replace, cache=_cache(arguments),
     )  # fmt: skip
-    result = Build(plan, context).run(until=arguments.until)
-    _report(result, arguments, Console(highlight=False))
+    if isinstance(arguments.shard, Shard):
+        shares = [Build(plan, context).shard(arguments.shard) for plan in plans]
+        _report([_share(share) for share in shares], arguments, Console(highlight=False))
+        return 0
+    shown = [row for plan in plans for row in _told(Build(plan, context).run(until=arguments.until), arguments)]
+    _report(shown, arguments, Console(highlight=False))
     return 0
 
 
-def _report(result: Published | Path, arguments: argparse.Namespace, console: Console) -> None:
+def _name(text: str) -> str:
+    """An argument that cannot be empty: a shell variable that is not set would stand for the default."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError("a name was wanted, found nothing")
+    return text
+
+
+def _show(plans: Sequence[Plan], console: Console) -> None:
+    for number, plan in enumerate(plans):
+        if number:
+            console.print()
+        show_plan(plan, console)
+
+
+def _told(result: Sequence[Published] | Path, arguments: argparse.Namespace) -> list[dict[str, str]]:
     if isinstance(result, Path):
-        shown = {"step": arguments.until, "folder": str(result)}
-    else:
-        shown = {
-            "wheel": str(result.wheel), "sha256": result.sha256.hex, "manifest": str(result.manifest),
-            "exact": str(result.exact),
-        }  # fmt: skip
+        return [{"step": arguments.until, "folder": str(result)}]
+    return [
+        {
+            "wheel": str(each.wheel), "sha256": each.sha256.hex, "manifest": str(each.manifest),
+            "exact": str(each.exact),
+        }
+        for each in result
+    ]  # fmt: skip
+
+
+def _report(shown: Sequence[dict[str, str]], arguments: argparse.Namespace, console: Console) -> None:
     if arguments.json:
-        print(json.dumps(shown, indent=2))
+        write_document(arguments.json, json.dumps(shown, indent=2) + "\n")
         return
-    for name, value in shown.items():
-        console.print(f"{name:>8}  {value}", markup=False, soft_wrap=True)
+    for row in shown:
+        for name, value in row.items():
+            console.print(f"{name:>8}  {value}", markup=False, soft_wrap=True)
 
 
 def planned(arguments: argparse.Namespace, progress: Progress | None = None) -> Plan:
-    """The plan that the arguments ask for; with `progress`, this machine is made sure to have all that it needs."""
+    """vLLM's plan for the arguments; with `progress`, this machine is made sure to have all that it needs."""
+    (plan,) = _ready(arguments, ["vllm"], progress)
+    return plan
+
+
+def _ready(
+    arguments: argparse.Namespace, projects: Sequence[str], progress: Progress | None = None
+) -> list[Plan]:
+    """The plans for `projects`, every one made before the first is run; `progress` as for `planned`."""
     _refuse_paths(arguments)
     host = read_host(arguments.cpu)
-    plan = _plan(arguments, host)
+    plans = _plans(arguments, projects, host)
     if progress is None:
-        return plan
-    require_reachable([External(tree.name, tree.repository, tree.ref) for tree in plan.trees])
+        return plans
+    ensure_brought(plans)
+    require_reachable([External(tree.name, tree.repository, tree.ref) for plan in plans for tree in plan.trees])
     ready = ensure_packages(host, arguments.cpu, progress, install=arguments.install_missing)
-    return plan if ready is host else _plan(arguments, ready)
+    return plans if ready is host else _plans(arguments, projects, ready)
 
 
 def _refuse_paths(arguments: argparse.Namespace) -> None:
@@ -175,9 +264,6 @@ def _refuse_paths(arguments: argparse.Namespace) -> None:
             problems.append(f"--{option} {path!a}: CMake and compilers do not take {shown} in a path.")
         elif not path.isprintable():
             problems.append(f"--{option} {path!a} is no text.")
-    home = arguments.cuda_home
-    if home and not (home / "bin" / "nvcc").exists():
-        problems.append(f"--cuda-home {home}: there is no bin/nvcc in it.")
     if not 1 <= arguments.split_compile <= 256:
         problems.append(f"--split-compile {arguments.split_compile}: 1 to 256 threads were expected.")
     if arguments.jobs is not None and not 1 <= arguments.jobs <= 4096:
@@ -186,21 +272,115 @@ def _refuse_paths(arguments: argparse.Namespace) -> None:
         raise UsageError(problems, do="name other values; `sm121 build --help` has the options.")
 
 
-def _plan(arguments: argparse.Namespace, host: Host) -> Plan:
-    request = Request(
+def _plans(arguments: argparse.Namespace, projects: Sequence[str], host: Host) -> list[Plan]:
+    loaded = pins.load(arguments.pins)
+    plans = [_PLANNERS[project](arguments, loaded, host) for project in projects]
+    for plan in plans:
+        steps = [step.name for step in plan.steps]
+        if arguments.until not in steps:
+            raise UsageError(
+                f"there is no step {arguments.until!r} in the plan for {plan.project}.",
+                do=f"name one of {', '.join(steps)}, or one project with --only.",
+            )
+    return plans
+
+
+def _projects(arguments: argparse.Namespace) -> list[str]:
+    """What is asked for with --only, else what the other options speak of, else all."""
+    words = _words(arguments.only)
+    if unknown := sorted({*words} - _PLANNERS.keys()):
+        raise UsageError(
+            [f"there is no project {word!r} to build." for word in unknown], do=f"name {' or '.join(_PLANNERS)}."
+        )
+    problems = []
+    if words and "vllm" not in words and arguments.ext:
+        problems.append("--ext names extensions of vLLM, and --only leaves vLLM out.")
+    if words and "flashinfer" not in words and arguments.modules:
+        problems.append("--modules names modules of FlashInfer, and --only leaves FlashInfer out.")
+    if problems:
+        raise UsageError(problems, do="leave one of the options out.")
+    if not words and bool(arguments.ext) != bool(arguments.modules):
+        words = ["vllm" if arguments.ext else "flashinfer"]
+    return [project for project in _PLANNERS if project in words or not words]
+
+
+def _words(values: Sequence[str]) -> list[str]:
+    return [word.strip() for value in values for word in value.split(",") if word.strip()]
+
+
+def _modules(values: Sequence[str]) -> tuple[str, ...]:
+    """Sets, names and expressions; a value that is the path of a file stands for the lines of it."""
+    found = []
+    for value in values:
+        if "/" in value or Path(value).is_file():
+            try:
+                lines = Path(value).read_text(encoding="utf-8").splitlines()
+            except (OSError, UnicodeDecodeError) as error:
+                raise UsageError(
+                    f"--modules {value}: the file cannot be read: {error}.",
+                    do="name a text file, a set or modules.",
+                ) from error
+            found += [line.partition("#")[0].strip() for line in lines]
+        else:
+            found += _listed(value)
+    if values and not any(found):
+        raise UsageError(f"--modules {' '.join(values)}: no module is named.", do="name a set or modules.")
+    return tuple(word for word in found if word)
+
+
+def _listed(value: str) -> list[str]:
+    """A list with commas; those inside of brackets belong to a regular expression."""
+    return [word.strip() for word in re.split(r",(?![^{\[(]*[}\])])", value)]
+
+
+def _cache(arguments: argparse.Namespace) -> CompilerCache:
+    """The compiler cache with its login, which neither plan nor record holds."""
+    try:
+        return CompilerCache.parse(arguments.cache, read_only=arguments.cache_read_only)
+    except ValueError as error:
+        raise UsageError(f"--cache: {error}.", do="name another cache; docs/beyond-one-machine.md has them all.") from error
+
+
+def _shard(text: str) -> Shard | str:
+    try:
+        return Shard.parse(text) or text
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _share(share: Share) -> dict[str, str]:
+    return {
+        "shard": share.shard, "compiled": f"{share.objects} of {share.all_objects}",
+        "ptx": f"{share.ptx} of {share.all_ptx}",
+        **({"cache": str(share.cache)} if share.cache else {}),
+    }  # fmt: skip
+
+
+def _request(arguments: argparse.Namespace) -> Request:
+    return Request(
         line=arguments.line, vllm=arguments.vllm, cpu=arguments.cpu, extensions=tuple(arguments.ext),
-        sources=arguments.sources, cache=arguments.cache, arch_list=arguments.arch_list,
+        sources=arguments.sources, cache=_cache(arguments).name, arch_list=arguments.arch_list,
         cuda_home=str(arguments.cuda_home) if arguments.cuda_home else None, jobs=arguments.jobs,
         split_compile=arguments.split_compile, finish=arguments.finish, patches=tuple(arguments.patch),
         torch_home=local_torch(arguments.torch_home) if arguments.torch_home else None,
         cutlass_home=local_cutlass(arguments.cutlass_home) if arguments.cutlass_home else None,
     )  # fmt: skip
-    loaded = pins.load(arguments.pins)
-    release = loaded.vllm(request.vllm or "")
-    patches = planned_patches(arguments.patches, "vllm", release.version, request.patches)
-    plan = plan_vllm(request, loaded, host, patches)
-    if arguments.until not in {step.name for step in plan.steps}:
-        raise UsageError(
-            f"there is no step {arguments.until!r}.", do=f"name one of {', '.join(s.name for s in plan.steps)}."
-        )
-    return plan
+
+
+def _vllm(arguments: argparse.Namespace, loaded: Pins, host: Host) -> Plan:
+    request = _request(arguments)
+    version = loaded.vllm(request.vllm or "").version
+    return plan_vllm(request, loaded, host, planned_patches(arguments.patches, "vllm", version, request.patches))
+
+
+def _flashinfer(arguments: argparse.Namespace, loaded: Pins, host: Host) -> Plan:
+    # Optional patches are named for vLLM.
+    request = replace(_request(arguments), patches=(), modules=_modules(arguments.modules))
+    version = loaded.vllm(request.vllm or "").flashinfer.version
+    return plan_flashinfer(request, loaded, host, planned_patches(arguments.patches, "flashinfer", version, ()))
+
+
+_PLANNERS: Mapping[str, Callable[[argparse.Namespace, Pins, Host], Plan]] = {
+    "vllm": _vllm, "flashinfer": _flashinfer,
+}  # fmt: skip
+"""What can be built, in order."""

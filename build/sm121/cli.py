@@ -23,6 +23,7 @@ from sm121.lines_commands import add_lines_command
 from sm121.loop.bisect_commands import add_bisect_commands
 from sm121.loop.commands import add_kernel_commands
 from sm121.pins import commands as pins_commands
+from sm121.prove_commands import add_prove_commands
 from sm121.sources.patch_commands import add_patch_commands
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ def parser() -> argparse.ArgumentParser:
     add_image_command(verbs)
     add_exchange_commands(verbs)
     add_inspect_commands(verbs)
+    add_prove_commands(verbs)
     pins = verbs.add_parser(
         "pins", help="check, update, lock or explain the pins", description="Looks after the pins."
     )

@@ -14,10 +14,14 @@ from sm121 import process
 from sm121.errors import PreflightError
 from sm121.findings import Verdict
 from sm121.plan.model import Cpu, Host
-from sm121.plan.vllm_steps import COMPILERS
+from sm121.plan.steps import COMPILERS
 from sm121.resources import judge_disk, read_machine
+from sm121.toolchain.examine import examine, installed_toolkits
+from sm121.values import CudaVersion
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
     from sm121.plan.model import Plan
     from sm121.progress import Progress
 
@@ -95,9 +99,41 @@ def ensure_packages(host: Host, target_cpu: Cpu, progress: Progress, *, install:
     return host
 
 
-def ensure_disk(plan: Plan, work: Path, dist: Path) -> None:
-    """Raise PreflightError if the folders have not the room that the plan needs."""
-    findings = judge_disk({work: plan.disk, dist: plan.disk // 20})
+def ensure_brought(plans: Sequence[Plan]) -> None:
+    """Make sure that what only the user can bring is there and of the planned release, before anything is fetched.
+
+    Raises PreflightError naming all that is missing and how to come by it, ToolchainError for a toolkit of another
+    release, or an incomplete one.
+    """
+    wanted = {each.option: (plan, each) for plan in reversed(plans) for each in plan.brought}
+    problems, steps = [], []
+    for option, (plan, each) in sorted(wanted.items()):
+        if each.path:
+            continue
+        problems.append(
+            f"line {plan.line} needs a {each.what}, which no package index has, and {option} names none."
+        )
+        release = CudaVersion.parse(plan.compiler).release
+        here = installed_toolkits() if option == "--cuda-home" else []
+        right = next((found for found in here if found.nvcc and found.nvcc.release == release), None)
+        if right:
+            steps.append(f"the toolkit is on this machine: give --cuda-home {right.home}")
+            continue
+        if here:
+            problems.append(f"on this machine are toolkits of other releases: {', '.join(map(str, here))}.")
+        steps.append(f"{each.how}, then give {option} DIR")
+    if problems:
+        raise PreflightError(problems, do=f"{'; '.join(steps)}. `sm121 lines` shows what every line needs.")
+    for plan, each in wanted.values():
+        if each.option == "--cuda-home":
+            release = CudaVersion.parse(plan.compiler)
+            examine(Path(each.path), release, plan.target_cpu, advice=f"{each.how}, then give --cuda-home DIR.")
+
+
+def ensure_disk(plans: Iterable[Plan], work: Path, dist: Path) -> None:
+    """Raise PreflightError if the folders have not the room that the plans need together."""
+    needed = sum(plan.disk for plan in plans)
+    findings = judge_disk({work: needed, dist: needed // 20})
     if problems := [f.message for f in findings if f.verdict is Verdict.FAIL]:
         raise PreflightError(problems, do="free space, or name other folders with --work and --dist.")
 

@@ -84,7 +84,7 @@ def published(tmp_path_factory: pytest.TempPathFactory, files: Path) -> list[Pub
     plan = plan_for(*HOST_CODE)
     made = []
     for name in ("one", "another folder"):
-        result = build_in(tmp_path_factory.mktemp("real") / name, plan, files).run()
+        (result,) = build_in(tmp_path_factory.mktemp("real") / name, plan, files).run()
         assert isinstance(result, Published)
         made.append(result)
     return made
@@ -147,7 +147,7 @@ def test_nothing_is_done_twice(
     again = Build(
         plan, Context(work=Workspace(folder), dist=folder / "dist", progress=progress, patches=ROOT / "patches")
     )
-    assert again.run() == published[0]
+    assert again.run() == [published[0]]
     said = capfd.readouterr().err
     assert "fetch" not in said
     assert said.count("already done") == len(plan.steps)

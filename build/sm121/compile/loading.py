@@ -22,12 +22,19 @@ _OF_THE_INTERPRETER = re.compile(r"_?Py[A-Z_]")
 
 
 def unresolved(
-    libraries: Iterable[Path], *, search: Sequence[Path], cpu: str, compiler: str, emulator: str | None
+    libraries: Iterable[Path],
+    *,
+    search: Sequence[Path],
+    cpu: str,
+    compiler: str,
+    emulator: str | None,
+    preloaded: Sequence[Path] = (),
 ) -> list[str]:
     """One sentence per symbol or library that the loader cannot find for one of `libraries`.
 
     `search` are folders with torch's libraries, the CUDA runtime and the driver's stub; what torch itself misses
-    there is not our libraries' fault and not reported. Python's own symbols come from the interpreter.
+    there is not our libraries' fault and not reported. Python's own symbols come from the interpreter. `preloaded` are
+    libraries that the process has loaded before and that none of `libraries` names.
     Raises CompileError if the loader does not run.
     """
     loader = Path(process.run([compiler, f"-print-file-name={_LOADERS[cpu]}"]).stdout.strip())
@@ -45,6 +52,8 @@ def unresolved(
             (Path(folder) / "libcuda.so.1").symlink_to(driver)
         path = ":".join(map(str, [folder, *search]))
         wanted = {"LD_TRACE_LOADED_OBJECTS": "1", "LD_WARN": "yes", "LD_BIND_NOW": "yes", "LD_LIBRARY_PATH": path}
+        if preloaded:
+            wanted["LD_PRELOAD"] = ":".join(map(str, preloaded))
         for library in libraries:
             faults += _trace(library, loader, wanted, emulator)
     return faults

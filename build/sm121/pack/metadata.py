@@ -14,7 +14,7 @@ from sm121 import __version__
 from sm121.errors import PackError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from sm121.pack.stamp import Stamp
     from sm121.values import Sha256
@@ -22,8 +22,12 @@ if TYPE_CHECKING:
 GENERATOR = f"sm121 ({__version__})"
 
 
-def stamped_metadata(data: bytes, stamp: Stamp) -> bytes:
-    """METADATA with our version; nothing else changes."""
+def stamped_metadata(data: bytes, stamp: Stamp, requirements: Mapping[str, str] | None = None) -> bytes:
+    """METADATA with our version and, where `requirements` says so, other requirements; nothing else changes.
+
+    Each key of `requirements` is how exactly one Requires-Dist value begins (`nvidia-cutlass-dsl[cu13]`), its value what
+    stands there instead.
+    """
     head, blank, body = data.partition(b"\n\n")
     lines = head.split(b"\n")
     found = [index for index, line in enumerate(lines) if line.lower().startswith(b"version:")]
@@ -40,14 +44,36 @@ def stamped_metadata(data: bytes, stamp: Stamp) -> bytes:
             do="take the official wheel of the pinned version.",
         )
     lines[found[0]] = f"Version: {stamp.version}".encode()
+    _change_requirements(lines, requirements or {})
     result = b"\n".join(lines) + blank + body
     assert parse_email(result)[0].get("version") == stamp.version
     return result
 
 
-def wheel_text(tags: Iterable[str]) -> bytes:
-    """The WHEEL file of a platform wheel with these tags."""
-    lines = ["Wheel-Version: 1.0", f"Generator: {GENERATOR}", "Root-Is-Purelib: false"]
+def _change_requirements(lines: list[bytes], requirements: Mapping[str, str]) -> None:
+    field = b"requires-dist:"
+    problems = []
+    for begins, becomes in requirements.items():
+        wanted = begins.encode()
+        found = [
+            index
+            for index, line in enumerate(lines)
+            if line.lower().startswith(field) and line[len(field) :].strip().startswith(wanted)
+        ]
+        if len(found) != 1:
+            problems.append(
+                f"one requirement of the official wheel should begin with {begins}, found {len(found)}."
+            )
+            continue
+        rest = lines[found[0]][len(field) :].strip().removeprefix(wanted)
+        lines[found[0]] = b"Requires-Dist: " + becomes.encode() + rest
+    if problems:
+        raise PackError(problems, do="compare plan/requirements.toml with this version's setup.py.")
+
+
+def wheel_text(tags: Iterable[str], *, pure: bool = False) -> bytes:
+    """The WHEEL file of a wheel with these tags; `pure` for one without libraries."""
+    lines = ["Wheel-Version: 1.0", f"Generator: {GENERATOR}", f"Root-Is-Purelib: {str(pure).lower()}"]
     return "\n".join([*lines, *(f"Tag: {tag}" for tag in sorted(tags)), ""]).encode()
 
 

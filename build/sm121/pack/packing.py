@@ -74,12 +74,15 @@ def packed_text(name: str, data: bytes) -> Packed:
     return Packed(entry, Sha256.of_bytes(data), lambda: iter([stored]))
 
 
-def packed_files(replaced: Mapping[str, Path], wheel: OfficialWheel, scratch: Path) -> dict[str, Packed]:
-    """Deflate our libraries side by side (zlib lets go of the interpreter's lock), into files in `scratch`."""
+def packed_files(files: Mapping[str, Path], mode: Callable[[str], int], scratch: Path) -> dict[str, Packed]:
+    """Deflate our libraries side by side (zlib lets go of the interpreter's lock), into files in `scratch`.
+
+    `mode` says the permissions of each member.
+    """
     with ThreadPoolExecutor(_workers()) as pool:
         running = {
-            name: pool.submit(_packed_file, name, path, wheel.mode(name), scratch / str(number))
-            for number, (name, path) in enumerate(replaced.items())
+            name: pool.submit(_packed_file, name, path, mode(name), scratch / str(number))
+            for number, (name, path) in enumerate(files.items())
         }
         return {name: future.result() for name, future in running.items()}
 

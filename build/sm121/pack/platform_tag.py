@@ -24,6 +24,7 @@ from auditwheel.libc import Libc
 from auditwheel.wheel_abi import analyze_wheel_abi
 from elftools.common.exceptions import ELFError
 from elftools.elf.elffile import ELFFile
+from packaging.utils import parse_wheel_filename
 
 from sm121.errors import PackError
 from sm121.pack.archive import STORED, ArchiveWriter, Entry
@@ -106,10 +107,36 @@ def find_platform_tag(
             folder = Path(name)
             needs = _reduce(official, replaced, left_out, folder)
             info = _analyse(folder / official.name, Architecture(cpu), folder)
+    return _tag(info, needs, official.name)
+
+
+def platform_tag_of(libraries: Mapping[str, Path], cpu: str, filename: str, *, scratch: Path) -> PlatformTag:
+    """The tag of a wheel that holds these libraries (path in the wheel to file) and no others.
+
+    `filename` is the wheel's name with any platform tag; `scratch` and failures as in `find_platform_tag`.
+    """
+    if cpu not in _MACHINES:
+        raise PackError(f"a wheel for aarch64 or x86_64 was wanted, found {cpu!r}.")
+    _, _, _, tags = parse_wheel_filename(filename)
+    with writing(scratch):
+        scratch.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=scratch.resolve()) as name:
+            folder = Path(name)
+            needs = {path: _versioned_symbols(file, path) for path, file in sorted(libraries.items())}
+            with (folder / filename).open("wb") as file:
+                writer = ArchiveWriter(file, 0)
+                for path, library in sorted(libraries.items()):
+                    writer.add(_stored(path, pieces(library)), pieces(library))
+                _add_records(writer, "-".join(filename.split("-")[:2]) + ".dist-info", map(str, tags), needs)
+            info = _analyse(folder / filename, Architecture(cpu), folder)
+    return _tag(info, needs, filename)
+
+
+def _tag(info: WheelAbIInfo, needs: Mapping[str, frozenset[str]], name: str) -> PlatformTag:
     problems = _problems(info, needs)
     if problems:
         raise PackError(
-            [f"no manylinux tag fits the libraries for {official.name}: {each}." for each in problems],
+            [f"no manylinux tag fits the libraries for {name}: {each}." for each in problems],
             do="build with an older C library, or leave the library out.",
         )
     return PlatformTag(info.overall_policy.name, _deciding(info, needs))
@@ -131,14 +158,17 @@ def _reduce(
                     unpacked.writelines(wheel.inflated(name))
                 needs[name] = _versioned_symbols(folder / "member", name)
                 writer.add(wheel.entry(name, name), wheel.raw(name))
-        record = f"{wheel.dist_info}/RECORD"
-        for name, text in (
-            (f"{wheel.dist_info}/WHEEL", wheel_text(map(str, wheel.tags))),
-            (record, "".join(f"{each},,\n" for each in needs).encode()),
-        ):
-            writer.add(_stored(name, [text]), [text])
-        writer.finish()
+        _add_records(writer, wheel.dist_info, map(str, wheel.tags), needs)
     return needs
+
+
+def _add_records(writer: ArchiveWriter, dist_info: str, tags: Iterable[str], members: Iterable[str]) -> None:
+    for name, text in (
+        (f"{dist_info}/WHEEL", wheel_text(tags)),
+        (f"{dist_info}/RECORD", "".join(f"{each},,\n" for each in members).encode()),
+    ):
+        writer.add(_stored(name, [text]), [text])
+    writer.finish()
 
 
 def _stored(name: str, data: Iterable[bytes]) -> Entry:

@@ -52,7 +52,7 @@ def rewrite(
         ledger = _ledger(source, name, finished)
         into.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".packing-", dir=into) as scratch:
-            ours = packed_files(finished, source, Path(scratch))
+            ours = packed_files(finished, source.mode, Path(scratch))
             text = packed_text(name, _updated(ledger, ours, notes))
             gone = {*ours, name, *(f"{source.dist_info}/{each}" for each in _SIGNATURES)}
             packed = [

@@ -38,11 +38,12 @@ class Stamp:
     base: Version
     line: str
     capability: Capability
-    partial: bool = False
-    """Whether only some of the extensions that could be compiled were: no release has that name."""
+    part: str = ""
+    """What else tells the wheel from others of its version: `partial` where only some of the libraries that could be
+    compiled were, or the name of a set."""
 
     @classmethod
-    def of(cls, project: str, pinned: str, line: str, capability: Capability, *, partial: bool = False) -> Self:
+    def of(cls, project: str, pinned: str, line: str, capability: Capability, *, part: str = "") -> Self:
         """Check all parts; raise PackError with every fault."""
         problems = []
         if not re.fullmatch(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?", project):
@@ -52,12 +53,12 @@ class Stamp:
         base = _release(pinned, problems)
         if problems or base is None:
             raise PackError(problems, do="pin a released version of upstream, without a local part.")
-        return cls(project, base, line, capability, partial)
+        return cls(project, base, line, capability, part)
 
     @property
     def local(self) -> str:
         """`cu130.sm121`, or `cu130.sm121.partial`."""
-        return f"{self.line}.sm{self.capability.number}" + (".partial" if self.partial else "")
+        return f"{self.line}.sm{self.capability.number}" + (f".{self.part}" if self.part else "")
 
     @property
     def version(self) -> str:

@@ -69,6 +69,7 @@ def assemble(
     made_with: MadeWith,
     patched: Mapping[str, bytes] | None = None,
     finished: Collection[str] = (),
+    requirements: Mapping[str, str] | None = None,
     version_module: str = "",
     epoch: int = 0,
 ) -> Assembled:
@@ -76,7 +77,8 @@ def assemble(
 
     `official` is the hashed wheel of the same version; `replaced` maps paths in it to our libraries, those in
     `finished` being upstream's own with machine code for PTX; `left_out` are paths that do not come along;
-    `added` are further small files by path, `patched` files of upstream's that patches changed. `version_module`
+    `added` are further small files by path, `patched` files of upstream's that patches changed. `requirements` maps the
+    beginnings of upstream's Requires-Dist to what stands there instead. `version_module`
     defaults to `<project>/_version.py`. `epoch` is the one time of all members, in seconds (SOURCE_DATE_EPOCH), 1980
     at the earliest.
 
@@ -94,13 +96,15 @@ def assemble(
             **added,
             **(patched or {}),
             module: stamped_version_module(wheel.read(module), stamp, module),
-            f"{stamp.dist_info}/METADATA": stamped_metadata(wheel.read(f"{wheel.dist_info}/METADATA"), stamp),
+            f"{stamp.dist_info}/METADATA": stamped_metadata(
+                wheel.read(f"{wheel.dist_info}/METADATA"), stamp, requirements or {}
+            ),
             f"{stamp.dist_info}/WHEEL": wheel_text(tags),
         }
         gone = {*texts, *replaced, *left_out, *(f"{wheel.dist_info}/{name}" for name in _RECORDS)}
         into.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".packing-", dir=into) as scratch:
-            ours = packed_files(replaced, wheel, Path(scratch))
+            ours = packed_files(replaced, wheel.mode, Path(scratch))
             libraries = _libraries(contents, ours, left_out, finished)
             origin = (official.name, Sha256.of_file(official))
             texts[f"{stamp.dist_info}/{LEDGER_NAME}"] = ledger_text(

@@ -152,9 +152,13 @@ class Line:
         """Toolkit wheels for compiling `project` on `host` for `target`, each with its roles."""
         return self.compiler_toolkit.files(host, target, project)
 
-    def tools(self, host: Cpu | str) -> list[FilePin]:
-        """Build programs for the machine that compiles."""
-        return [tool.file(host) for tool in self.programs if Role.INSPECT not in tool.roles]
+    def tools(self, host: Cpu | str, project: str = "") -> list[FilePin]:
+        """Build programs for the machine that compiles; with `project`, those that it needs."""
+        return [
+            tool.file(host)
+            for tool in self.programs
+            if Role.INSPECT not in tool.roles and not (project and tool.needed_by and project not in tool.needed_by)
+        ]
 
     def inspect_tools(self, host: Cpu | str) -> list[FilePin]:
         """Programs that look at a result, as a second opinion."""

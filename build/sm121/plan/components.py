@@ -20,12 +20,20 @@ class Component:
     sources: str
     official: str
     why: str
+    cuda: int = 0
+    """The CUDA major whose runtime the official library needs; 0 for none."""
+    required: bool = False
+    """Whether vLLM does not import, or does nothing, without it."""
     sm12x: bool = False
     """Whether sources outside the sdist make SM12x code (or PTX for it) when they are compiled."""
 
     @property
     def from_sdist(self) -> bool:
         return self.sources == "sdist"
+
+    def serves(self, major: int) -> bool:
+        """Whether the official library can share a process with torch of that CUDA major."""
+        return self.cuda in {0, major}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +58,15 @@ def components(version: str, cpu: str) -> list[Component]:
             fields["path"] = fields["path"].format(cpu=cpu)
             found.append(Component(**fields))
     return found
+
+
+def requirement_changes(version: str, major: int) -> dict[str, str]:
+    """Requirements of the official wheel that read otherwise for that CUDA major: upstream's words to ours."""
+    return {
+        entry["official"]: entry["becomes"]
+        for entry in _load("requirements.toml")["requirement"]
+        if version in entry["versions"] and entry["cuda"] == major
+    }
 
 
 def known_versions() -> list[str]:

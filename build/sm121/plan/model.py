@@ -31,6 +31,10 @@ class Local:
     path: str
     version: str
     digest: str
+    cuda: str = ""
+    """torch: the CUDA release that it was built for, "" if it does not tell."""
+    cpu: str = ""
+    """torch: the processor of its libraries, "" if that could not be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +56,8 @@ class Request:
     cpu: Cpu = "aarch64"
     extensions: tuple[str, ...] = ()
     """Extensions to compile; empty means all that carry SM12x code and whose sources can be had."""
-    sources: Literal["pinned", "all"] = "pinned"
+    sources: Literal["", "pinned", "all"] = ""
+    """"" takes `pinned`, and `all` where the official wheel's libraries are of another CUDA major than the line."""
     cache: str = "ccache"
     """`ccache`, `sccache` or `none`."""
     arch_list: str | None = None
@@ -67,6 +72,8 @@ class Request:
     """An unpacked or installed torch for the target, instead of the pinned wheel."""
     cutlass_home: Local | None = None
     """A CUTLASS source folder instead of the copy in the official wheel."""
+    modules: tuple[str, ...] = ()
+    """FlashInfer: the name of a set, or names and regular expressions of modules; empty means the default set."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,12 +126,37 @@ class Extension:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Libraries of one kind, or a set of them: what they cost to compile, CPU seconds and peak bytes of one compiler."""
+
+    name: str
+    libraries: int
+    units: int
+    """CUDA translation units."""
+    seconds: float
+    peak: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Download:
     """One pinned file, what it is for, and the steps that read it."""
 
     pin: FilePin
     role: str
     steps: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Brought:
+    """What no index has and the user brings: `path` is "" until it is named."""
+
+    what: str
+    """`CUDA 12.9 toolkit`, `torch 2.14.0+cu129`."""
+    option: str
+    path: str
+    how: str
+    """How to come by it, a sentence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,12 +192,25 @@ class Plan:
     seconds: float
     """Expected wall time of compiling without a cache, from measured costs."""
     cache: str = "ccache"
+    part: str = ""
+    """What the wheel's version says about a part: `partial`, or the name of a set of modules; "" for the whole."""
+    brought: tuple[Brought, ...] = ()
+    requirements: Mapping[str, str] = field(default_factory=dict)
+    """Requirements of the official wheel that this one words otherwise."""
     patches: tuple[str, ...] = ()
     """Optional patches that were switched on."""
     torch_home: Local | None = None
     cutlass_home: Local | None = None
     trees: tuple[Tree, ...] = ()
     """Source trees from git hosts (`--sources all`)."""
+    distributions: tuple[str, ...] = ("vllm",)
+    """The wheels that come out; the first holds the libraries."""
+    groups: tuple[Group, ...] = ()
+    """FlashInfer: the modules of the build by family."""
+    sets: tuple[Group, ...] = ()
+    """FlashInfer: the sets that a build can be asked for."""
+    chosen: str = ""
+    """FlashInfer: the set of this build, or `own`."""
 
     def step(self, name: str) -> Step:
         """The step `name`; KeyError if the plan has none."""

@@ -10,9 +10,13 @@ from sm121.plan.model import PLAN_VERSION
 from sm121.progress import duration, size
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.console import Console
 
-    from sm121.plan.model import Plan
+    from sm121.plan.model import Group, Plan
+
+_TITLES = {"vllm": "vLLM", "flashinfer": "FlashInfer's modules"}
 
 
 def plan_json(plan: Plan) -> dict[str, Any]:
@@ -20,7 +24,10 @@ def plan_json(plan: Plan) -> dict[str, Any]:
     return {
         "version": PLAN_VERSION,
         "digest": str(plan.digest),
-        "project": {"name": plan.project, "version": plan.version, "stamped": plan.stamped},
+        "project": {
+            "name": plan.project, "version": plan.version, "stamped": plan.stamped, "part": plan.part,
+            "requirements": dict(plan.requirements),
+        },
         "line": plan.line,
         "cuda": {"line": plan.cuda, "compiler": plan.compiler, "toolchain": plan.toolchain},
         "target": {"capability": "12.1", "cpu": plan.target_cpu},
@@ -30,6 +37,9 @@ def plan_json(plan: Plan) -> dict[str, Any]:
         },
         "arch_list": {"requested": plan.arch_list, **{name: list(archs) for name, archs in plan.archs.items()}},
         "cutlass": plan.cutlass,
+        "brought": [
+            {"what": b.what, "option": b.option, "path": b.path, "how": b.how} for b in plan.brought
+        ],
         "extensions": [
             {"name": e.name, "path": e.path, "origin": e.origin, "reason": e.reason, "images": dict(e.images)}
             for e in plan.extensions
@@ -60,13 +70,34 @@ def plan_json(plan: Plan) -> dict[str, Any]:
             "seconds": round(plan.seconds), "download": sum(d.pin.size for d in plan.downloads),
         },
         "cache": plan.cache,
+        **_modules_json(plan),
+    }  # fmt: skip
+
+
+def _modules_json(plan: Plan) -> dict[str, Any]:
+    """What only FlashInfer's plans have."""
+    if not plan.sets:
+        return {}
+    return {
+        "set": plan.chosen,
+        **{
+            key: [
+                {
+                    "name": group.name, "modules": group.libraries, "units": group.units, "seconds": round(group.seconds),
+                    "peak": group.peak, "why": group.why,
+                }
+                for group in groups
+            ]
+            for key, groups in (("families", plan.groups), ("sets", plan.sets))
+        },
     }  # fmt: skip
 
 
 def show_plan(plan: Plan, console: Console) -> None:
     """Print the plan in one screen."""
     console.print(
-        f"[bold]vLLM {plan.version}[/] as [bold]{plan.stamped}[/] for compute capability 12.1, {plan.target_cpu}, "
+        f"[bold]{_TITLES[plan.project]} {plan.version}[/] as [bold]{plan.stamped}[/] for compute capability 12.1, "
+        f"{plan.target_cpu}, "
         f"line {plan.line}"
     )
     cross = "" if plan.host.cpu == plan.target_cpu else f", cross-compiled on {plan.host.cpu}"
@@ -83,10 +114,31 @@ def show_plan(plan: Plan, console: Console) -> None:
     for name, value in facts.items():
         grid.add_row(f"[dim]{name}[/]", value)
     console.print(grid)
-    console.print(_extensions(plan))
+    if plan.sets:
+        console.print(_groups("Sets", "set", plan.sets, plan.chosen))
+        console.print(_groups(f"Modules of this build ({plan.chosen})", "family", plan.groups))
+    else:
+        console.print(_extensions(plan))
     console.print(_steps(plan))
+    for each in plan.brought:
+        there = f"{each.option} {each.path}" if each.path else f"not named yet ({each.option} DIR): {each.how}"
+        console.print(f"yours: {each.what}, {there}.", markup=False, soft_wrap=True)
     for finding in plan.findings:
         console.print(f"{finding.verdict}: {finding.message}", markup=False)
+
+
+def _groups(title: str, heading: str, groups: Sequence[Group], chosen: str = "") -> Table:
+    table = Table(title=title, title_justify="left", box=None, padding=(0, 2))
+    for name in (heading, "modules", "units", "CPU time", "peak", "why"):
+        table.add_column(
+            name, overflow="fold", justify="right" if name in {"modules", "units", "CPU time", "peak"} else "left"
+        )
+    for group in groups:
+        table.add_row(
+            group.name, str(group.libraries), str(group.units), duration(group.seconds), size(group.peak), group.why,
+            style="bold" if group.name == chosen else "",
+        )  # fmt: skip
+    return table
 
 
 def _extensions(plan: Plan) -> Table:

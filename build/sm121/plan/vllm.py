@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from sm121.arch_lists import effective, expected_images, judge_arch_list
 from sm121.errors import PlanError
-from sm121.findings import Verdict
+from sm121.findings import Finding, Verdict
 from sm121.pins import ToolchainKind
+from sm121.pins.reading import closest
+from sm121.plan.brought import brought, has_torch, judge_torch, toolchain_of
 from sm121.plan.components import HEAVY, components, costs, known_versions
 from sm121.plan.model import Download, Extension, Plan, Tree, after_finishing
-from sm121.plan.vllm_steps import COMPILERS, Choice, vllm_steps
-from sm121.resources import HEAVIEST, compile_jobs
+from sm121.plan.steps import COMPILERS, cache_problems
+from sm121.plan.vllm_steps import Choice, vllm_steps
+from sm121.resources import HEAVIEST, LIGHT, compile_jobs
 from sm121.target import GB10
 
 if TYPE_CHECKING:
@@ -22,8 +26,6 @@ if TYPE_CHECKING:
     from sm121.pins import Line, Pins, Release
     from sm121.plan.components import Component
     from sm121.plan.model import Cpu, Host, Origin, Request
-
-CACHES = ("ccache", "sccache", "none")
 
 _PYTHONS = {"0.33.0": ("3.11", "3.14"), "0.26.0": ("3.10", "3.14")}
 """First and last minor version that each release's CMakeLists.txt accepts."""
@@ -39,7 +41,13 @@ def plan_vllm(request: Request, pins: Pins, host: Host, patches: tuple[tuple[str
     release = pins.vllm(request.vllm or "")
     arch_list = line.vllm_arch_list if request.arch_list is None else request.arch_list
     parts = components(release.version, request.cpu)
-    findings = judge_arch_list("vllm", release.version, line.compiler, arch_list, GB10)
+    request = _with_sources(request, parts, line)
+    compiled = _compiled(request, parts)
+    findings = judge_arch_list(
+        "vllm", release.version, line.compiler, arch_list, GB10, extensions=compiled, finished=request.finish
+    )
+    if request.torch_home:
+        findings += judge_torch(request.torch_home, line, release, request.cpu)
     problems = [f.message for f in findings if f.verdict is Verdict.FAIL]
     problems += _request_problems(request, line, release, host, parts)
     if problems:
@@ -47,7 +55,6 @@ def plan_vllm(request: Request, pins: Pins, host: Host, patches: tuple[tuple[str
             problems, do="change the request as the messages say (`sm121 build --help` has the options)."
         )
 
-    compiled = _compiled(request, parts)
     targets = effective("vllm", release.version, line.compiler, arch_list)
     measured = costs(release.version)
     seconds = {name: value for name, value in measured.seconds.items() if _extension_of(name) in compiled}
@@ -57,9 +64,11 @@ def plan_vllm(request: Request, pins: Pins, host: Host, patches: tuple[tuple[str
         wanted=request.jobs,
     )  # fmt: skip
     promised = expected_images("vllm", release.version, line.compiler, arch_list)
+    compiled = tuple(name for name in compiled if _has_targets(name, parts, promised))
     if request.finish:
         promised = {name: _finished(images, request.cpu) for name, images in promised.items()}
-    extensions = tuple(_extension(part, compiled, promised) for part in parts)
+    extensions = tuple(_extension(part, compiled, promised, line) for part in parts)
+    findings += _lost(parts, extensions, request)
     trees = _trees(request, release, parts, compiled)
     choice = Choice(request, line, release, host, arch_list, compiled, trees)
     downloads = _downloads(choice)
@@ -71,7 +80,7 @@ def plan_vllm(request: Request, pins: Pins, host: Host, patches: tuple[tuple[str
         line=line.name,
         cuda=str(line.cuda),
         compiler=str(line.compiler),
-        toolchain=f"installed at {request.cuda_home}" if request.cuda_home else str(line.toolchain),
+        toolchain=toolchain_of(request, line),
         target_cpu=request.cpu,
         host=host,
         arch_list=arch_list,
@@ -87,6 +96,9 @@ def plan_vllm(request: Request, pins: Pins, host: Host, patches: tuple[tuple[str
         memory=_memory(peaks, jobs.total, jobs.heavy),
         seconds=max(sum(seconds.values()) / jobs.total, max(seconds.values(), default=0.0)),
         cache=request.cache,
+        part=choice.part,
+        brought=brought(request, line, release, host.cpu),
+        requirements=choice.requirements,
         patches=request.patches,
         torch_home=request.torch_home,
         cutlass_home=request.cutlass_home,
@@ -104,19 +116,20 @@ def _request_problems(
         )
     names = [part.name for part in parts if _compilable(part, request)]
     problems += [
-        f"there is no extension {name!r} to compile; there are {', '.join(names)}."
+        f"there is no extension {name!r} to compile{closest(name, names)}; there are {', '.join(names)}."
         for name in request.extensions
         if name not in names
     ]
+    if request.sources == "pinned" and not request.extensions:
+        problems += [
+            f"line {line.name} cannot take {part.name} from the official wheel, whose libraries need CUDA {part.cuda}, and "
+            "vLLM does not import without it: leave --sources pinned out, so that it is compiled from its git host."
+            for part in parts
+            if part.required and not part.from_sdist and not part.serves(line.cuda.major)
+        ]
     if (host.cpu, request.cpu) not in COMPILERS:
         problems.append(f"a build for {request.cpu} on {host.cpu} is not supported.")
-    if request.cache not in CACHES and "://" not in request.cache:
-        problems.append(f"there is no cache {request.cache!r}; there are {', '.join(CACHES)}.")
-    if line.toolchain is ToolchainKind.INSTALLED and not request.cuda_home:
-        problems.append(
-            f"line {line.name} compiles with nvcc {line.compiler.release}, which no Python wheel holds; "
-            "install that CUDA toolkit and name its folder with --cuda-home, and a torch of that line with --torch-home."
-        )
+    problems += cache_problems(request)
     first, last = _PYTHONS.get(release.version, ("3.11", "3.14"))
     if not _minor(first) <= _minor(host.python) <= _minor(last):
         problems.append(
@@ -128,6 +141,31 @@ def _request_problems(
 
 def _minor(version: str) -> int:
     return int(version.split(".")[1])
+
+
+def _with_sources(request: Request, parts: list[Component], line: Line) -> Request:
+    """Where nothing was said: from git hosts, too, if the official wheel's libraries are of another CUDA major."""
+    if request.sources:
+        return request
+    foreign = any(part.required and not part.serves(line.cuda.major) for part in parts)
+    return replace(request, sources="all" if foreign else "pinned")
+
+
+def _has_targets(name: str, parts: list[Component], promised: Mapping[str, Mapping[str, int]]) -> bool:
+    """Whether upstream makes a target of this extension at all: one from a git host only if it has code for the list."""
+    part = next(part for part in parts if part.name == name)
+    return part.from_sdist or not promised or name in promised
+
+
+def _lost(parts: list[Component], extensions: tuple[Extension, ...], request: Request) -> list[Finding]:
+    """Libraries without which the wheel will not pass: they are of another CUDA major, and are not compiled."""
+    needed = {part.name for part in parts if part.required}
+    lost = [e.name for e in extensions if e.origin == "left out" and e.name in needed]
+    if not lost:
+        return []
+    got = f"the wheel will lack {', '.join(lost)}, without which vLLM does not import, and fail its inspection"
+    advice = "Stop before it with --until libraries" + (", or leave --ext out." if request.extensions else ".")
+    return [Finding("plan.lost", "extensions", Verdict.WARN, got, advice=advice)]
 
 
 def _trees(
@@ -156,14 +194,17 @@ def _extension_of(object_name: str) -> str:
 
 
 def _extension(
-    part: Component, compiled: tuple[str, ...], promised: Mapping[str, Mapping[str, int]]
+    part: Component, compiled: tuple[str, ...], promised: Mapping[str, Mapping[str, int]], line: Line
 ) -> Extension:
     if part.name in compiled:
         return Extension(
             name=part.name, path=part.path, origin="source", reason=part.why, images=promised.get(part.name, {})
         )
-    origin: Origin = "left out" if part.official == "leave out" else "official"
+    foreign = not part.serves(line.cuda.major)
+    origin: Origin = "left out" if part.official == "leave out" or foreign else "official"
     reason = part.why if part.from_sdist or origin == "left out" else f"{part.why}; sources: {part.sources}"
+    if foreign and part.official != "leave out":
+        reason = f"the official library needs CUDA {part.cuda}, and it is not compiled here: {part.why}"
     return Extension(name=part.name, path=part.path, origin=origin, reason=reason, images={})
 
 
@@ -203,17 +244,24 @@ def _downloads(choice: Choice) -> tuple[Download, ...]:
         *(Download(pin=tool, role="tool", steps=("tools",)) for tool in choice.tools),
         *(Download(pin=tool, role="inspection", steps=("inspect",)) for tool in line.inspect_tools(host.cpu)),
     ]
-    if not request.torch_home:
+    if not request.torch_home and has_torch(line, release):
         found.append(Download(pin=line.torch(release, request.cpu), role="torch", steps=("torch",)))
-    if not request.cuda_home:
+    runtime = {part.filename: part for part in choice.runtime}
+    if not request.cuda_home and line.toolchain is ToolchainKind.WHEELS:
         found += [
-            Download(pin=part, role="toolkit: " + ", ".join(part.roles), steps=("toolkit",))
+            Download(
+                pin=part, role="toolkit: " + ", ".join(part.roles),
+                steps=("toolkit", "inspect") if runtime.pop(part.filename, None) else ("toolkit",),
+            )
             for part in choice.toolkit_parts
-        ]
+        ]  # fmt: skip
+    found += [Download(pin=part, role="runtime", steps=("inspect",)) for part in runtime.values()]
     return tuple(found)
 
 
 def _memory(peaks: Mapping[str, int], jobs: int, heavy_jobs: int) -> int:
+    if not peaks:
+        return jobs * LIGHT  # host code: not measured, and light
     heavy = sorted((peak for peak in peaks.values() if peak > HEAVY), reverse=True)[:heavy_jobs]
     light = sorted((peak for peak in peaks.values() if peak <= HEAVY), reverse=True)[: max(0, jobs - len(heavy))]
     return sum(heavy) + sum(light)

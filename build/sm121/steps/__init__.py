@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from sm121.pack.publish import Published, ensure_publishable
 from sm121.sources.fetch import fetch
-from sm121.steps import delivery, finishing, inputs, libraries
+from sm121.steps import cache_wheel, delivery, finishing, inputs, libraries, modules, sharding
 from sm121.steps.libraries import Edited, Prepared
 from sm121.steps.run import Context, Run
 
@@ -17,24 +17,38 @@ if TYPE_CHECKING:
 
     from sm121.compile.build import Cost
     from sm121.plan.model import Plan
+    from sm121.plan.sharding import Shard
     from sm121.progress import Progress
+    from sm121.steps.sharding import Share
     from sm121.workspace import Workspace
 
 __all__ = ["Build", "Context", "Edited", "Prepared", "Run"]
 
-_ACTIONS: Mapping[str, Callable[[Run, Path], None]] = {
+_Action: TypeAlias = "Callable[[Run, Path], None]"
+_SHARED: Mapping[str, _Action] = {
     "source": inputs.source,
     "toolkit": inputs.toolkit,
-    "torch": inputs.torch,
-    "cutlass": inputs.cutlass,
-    "trees": inputs.trees,
     "tools": inputs.tools,
-    "libraries": libraries.libraries,
-    "finish": finishing.finish,
-    "wheel": delivery.wheel,
     "inspect": delivery.inspect,
 }
-"""What each step does with the new folder that it is given."""
+_ACTIONS: Mapping[str, Mapping[str, _Action]] = {
+    "vllm": {
+        **_SHARED,
+        "torch": inputs.torch,
+        "cutlass": inputs.cutlass,
+        "trees": inputs.trees,
+        "libraries": libraries.libraries,
+        "finish": finishing.finish,
+        "wheel": delivery.wheel,
+    },
+    "flashinfer": {
+        **_SHARED,
+        "tvm-ffi": inputs.tvm_ffi,
+        "libraries": modules.modules,
+        "wheel": cache_wheel.wheel,
+    },
+}
+"""Project and step: what is done with the new folder that a step is given."""
 
 
 class Build:
@@ -43,8 +57,11 @@ class Build:
     def __init__(self, plan: Plan, context: Context) -> None:
         self._run = Run(plan, context)
 
-    def run(self, *, until: str = "publish") -> Published | Path:
-        """Do every step that is not done yet, up to `until`; return what was published, or that step's folder."""
+    def run(self, *, until: str = "publish") -> list[Published] | Path:
+        """Do every step that is not done yet, up to `until`; return what was published, or that step's folder.
+
+        The first that is published is the wheel with the libraries.
+        """
         run = self._run
         names = [step.name for step in run.plan.steps]
         names = names[: names.index(until) + 1]
@@ -55,9 +72,25 @@ class Build:
             self._fetch({name for name in names if not run.work.done(run.plan.step(name))})
             for name in names:
                 if name == "publish":
-                    return delivery.publish_wheel(run)
-                run.work.do(run.plan.step(name), partial(_ACTIONS[name], run), run.progress)
+                    return delivery.publish_wheels(run)
+                step = run.plan.step(name)
+                known = run.work.done(step)
+                run.work.do(step, partial(_ACTIONS[run.plan.project][name], run), run.progress)
+                if known and name == "inspect":
+                    delivery.repeat_verdict(run)
             return run.result(until)
+
+    def shard(self, shard: Shard) -> Share:
+        """Compile one share of what the plan compiles and link nothing: what was made is in the caches."""
+        run = self._run
+        names = [step.name for step in run.plan.steps]
+        self.run(until=names[names.index("libraries") - 1])
+        with run.work.locked():
+            self._fetch({"finish"} & {*names})
+            record = run.work.shard(run.plan.step("libraries"), shard.number, shard.count)
+            record.parent.mkdir(parents=True, exist_ok=True)
+            with run.progress.step(f"shard {shard}: compile its share"):
+                return sharding.compile_share(run, shard, record)
 
     @property
     def plan(self) -> Plan:

@@ -14,7 +14,8 @@ from sm121.findings import Verdict
 from sm121.inspector.inspection import Options, inspect_artifact
 from sm121.inspector.page import report_html
 from sm121.inspector.promise import Promise
-from sm121.inspector.report import dump_report
+from sm121.inspector.report import dump_report, load_report
+from sm121.inspector.runtimes import read_runtime
 from sm121.inspector.text import report_text
 from sm121.manifest import Command, Input, Inspection, Manifest, Output, Subject, Tool
 from sm121.manifest import Host as ManifestHost
@@ -28,18 +29,21 @@ from sm121.sources.patches import Ledger
 from sm121.sources.unpack import unpack
 from sm121.steps.finishing import finished_libraries, finishing_notes
 from sm121.target import GB10
-from sm121.values import Sha256
+from sm121.values import CudaVersion, Sha256
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
+    from sm121.inspector.rules import Runtime
+    from sm121.plan.model import Plan
     from sm121.steps.run import Run
 
 
 def wheel(run: Run, into: Path) -> None:
     plan, libraries = run.plan, run.result("libraries")
     official = run.file("official wheel")
-    stamp = Stamp.of(plan.project, plan.version, plan.line, GB10, partial=plan.stamped.endswith(".partial"))
+    stamp = stamp_of(plan)
     replaced = {e.path: libraries / f"{e.name}.abi3.so" for e in plan.extensions if e.origin == "source"}
     finished = finished_libraries(run)
     upstreams = {*finished} - {*replaced}
@@ -54,9 +58,10 @@ def wheel(run: Run, into: Path) -> None:
         stamp,
         tag,
         into,
-        made_with=_made_with(run),
+        made_with=made_with(run),
         patched=_patched(run),
         finished=upstreams,
+        requirements=plan.requirements,
     )
     shutil.rmtree(into / "scratch", ignore_errors=True)
     described = {
@@ -68,6 +73,11 @@ def wheel(run: Run, into: Path) -> None:
         ],
     }
     (into / "wheel.json").write_text(json.dumps(described, indent=1) + "\n")
+
+
+def stamp_of(plan: Plan, distribution: str = "") -> Stamp:
+    """What a wheel of the plan is named after; without a name, the one that holds the libraries."""
+    return Stamp.of(distribution or plan.distributions[0], plan.version, plan.line, GB10, part=plan.part)
 
 
 def inspect(run: Run, into: Path) -> None:
@@ -84,7 +94,7 @@ def inspect(run: Run, into: Path) -> None:
     cuobjdump = next(tools.rglob("bin/cuobjdump"))
     options = Options(
         version=run.plan.stamped, promise=_promise(run), cross_check=True, cuobjdump=str(cuobjdump),
-        progress=run.progress,
+        line=CudaVersion.parse(run.plan.cuda), runtime=_runtime(run), progress=run.progress,
     )  # fmt: skip
     report = inspect_artifact(open_artifact(wheel), options)
     shutil.rmtree(tools)
@@ -98,6 +108,21 @@ def inspect(run: Run, into: Path) -> None:
         kind = VerdictUnknown if report.verdict is Verdict.UNKNOWN else VerdictFail
         bad = [f.message for f in report.findings if f.verdict in {Verdict.FAIL, Verdict.UNKNOWN}]
         raise kind(bad, do=f"read {folder / 'report.html'}; the wheel got no name and nothing was published.")
+
+
+def repeat_verdict(run: Run) -> None:
+    """Show what an earlier run found: who asks again wants to know as well."""
+    path = run.result("inspect") / "report.json"
+    if not run.progress.quiet:
+        report_text(load_report(path.read_text(encoding="utf-8"), str(path)), run.progress.console)
+
+
+def _runtime(run: Run) -> Runtime | None:
+    """The CUDA runtime that the wheel will meet; an older one than its compiler's lacks symbols."""
+    for download in run.plan.downloads:
+        if "inspect" in download.steps and download.pin.name.startswith("nvidia-cuda-runtime"):
+            return read_runtime(str(run.files[download.pin.filename]))
+    return None
 
 
 def _promise(run: Run) -> Promise:
@@ -124,7 +149,8 @@ def require_free_name(run: Run) -> None:
     """Refuse before the work what publishing would refuse after it: a wheel of this version from another plan."""
     if run.context.replace:
         return
-    for file in sorted(run.context.dist.glob(f"{run.plan.project}-{run.plan.stamped}-*.whl.manifest.json")):
+    name = stamp_of(run.plan).distribution
+    for file in sorted(run.context.dist.glob(f"{name}-{run.plan.stamped}-*.whl.manifest.json")):
         wheel = file.name.removesuffix(".manifest.json")
         if (
             run.plan.target_cpu in wheel
@@ -136,21 +162,25 @@ def require_free_name(run: Run) -> None:
             )
 
 
-def publish_wheel(run: Run) -> Published:
+def publish_wheels(run: Run) -> list[Published]:
+    """Publish the wheel with the libraries and those that belong to it; the first is the one with the libraries."""
     described = json.loads((run.result("wheel") / "wheel.json").read_text())
-    wheel = run.result("wheel") / described["filename"]
+    wheels = [run.result("wheel") / name for name in (described["filename"], *described.get("others", ()))]
     inspected = run.result("inspect")
-    record = _manifest(run, described, wheel, (inspected / "report.json").read_bytes())
-    published = find_published(run.context.dist, wheel.name, record.outputs[0].sha256)
-    if published is not None:
+    record = _manifest(run, described, wheels, (inspected / "report.json").read_bytes())
+    there = [find_published(run.context.dist, output.name, output.sha256) for output in record.outputs]
+    if all(there):
         run.progress.kept(run.plan.step("publish").title)
-        return published
+        return [published for published in there if published]
     with run.progress.step(run.plan.step("publish").title):
         documents = {f".{name}": (inspected / name).read_bytes() for name in ("report.json", "report.html")}
-        return publish(wheel, record, run.context.dist, documents=documents, replace=run.context.replace)
+        return [
+            publish(wheel, record, run.context.dist, documents=documents, replace=run.context.replace)
+            for wheel in wheels
+        ]
 
 
-def _manifest(run: Run, described: dict[str, Any], wheel: Path, report: bytes) -> Manifest:
+def _manifest(run: Run, described: dict[str, Any], wheels: Sequence[Path], report: bytes) -> Manifest:
     plan = run.plan
     toolkit = json.loads((run.result("toolkit") / "toolkit.json").read_text())
     step = plan.step("libraries")
@@ -158,7 +188,7 @@ def _manifest(run: Run, described: dict[str, Any], wheel: Path, report: bytes) -
     tools = {**used, "nvcc": toolkit["nvcc"], "c++": plan.host.compiler, "zlib": described["zlib"]}
     return Manifest(
         subject=Subject(
-            plan.project,
+            plan.distributions[0],
             plan.stamped,
             plan.version,
             plan.line,
@@ -168,7 +198,7 @@ def _manifest(run: Run, described: dict[str, Any], wheel: Path, report: bytes) -
         ),
         plan=plan.digest,
         inputs=tuple(Input.of(download.pin, download.role) for download in plan.downloads),
-        patches=_made_with(run).patches,
+        patches=made_with(run).patches,
         tools=tuple(Tool(name, version) for name, version in tools.items()),
         host=ManifestHost(
             platform.platform(),
@@ -182,9 +212,9 @@ def _manifest(run: Run, described: dict[str, Any], wheel: Path, report: bytes) -
             Library(path, Origin(origin), Sha256(digest), size)
             for path, origin, digest, size in described["libraries"]
         ),
-        outputs=(Output(wheel.name, Sha256.of_file(wheel), wheel.stat().st_size),),
+        outputs=tuple(Output(wheel.name, Sha256.of_file(wheel), wheel.stat().st_size) for wheel in wheels),
         inspection=Inspection(Verdict((run.result("inspect") / "verdict").read_text()), Sha256.of_bytes(report)),
-        notes=_made_with(run).notes,
+        notes=made_with(run).notes,
     )
 
 
@@ -200,7 +230,8 @@ def _patched(run: Run) -> dict[str, bytes]:
     return {path: (tree / path).read_bytes() for path in sorted(changed) if path.startswith(package)}
 
 
-def _made_with(run: Run) -> MadeWith:
+def made_with(run: Run) -> MadeWith:
+    """What the libraries were compiled with, for the ledger in the wheel."""
     pinned = [[d.pin.filename, d.pin.sha256.hex] for d in run.plan.downloads]
     toolkit = json.loads((run.result("toolkit") / "toolkit.json").read_text())
     ledger = _ledger(run)

@@ -27,18 +27,31 @@ def finish(run: Run, into: Path) -> None:
     compiled = {
         e.path: run.result("libraries") / f"{e.name}.abi3.so" for e in plan.extensions if e.origin == "source"
     }
-    official = {e.path for e in plan.extensions if e.origin == "official"}
-    unpack(run.file("official wheel"), into / "official", members=official.__contains__)
-    kept = {path: into / "official" / path for path in sorted(official) if (into / "official" / path).exists()}
-    libraries = {path: file for path, file in {**compiled, **kept}.items() if _has_device_code(file)}
-    settings = Settings(
-        target=GB10, arch=FINISH_ARCHS[plan.target_cpu], ptxas=run.result("toolkit") / "cuda" / "bin" / "ptxas",
-        cache=run.work.cache / "ptxas",
-        jobs=plan.jobs,
-    )  # fmt: skip
-    done = finish_libraries(libraries, into / "finished", settings, run.progress)
+    libraries = {
+        path: file
+        for path, file in {**compiled, **official_libraries(run, into / "official")}.items()
+        if _has_device_code(file)
+    }
+    done = finish_libraries(libraries, into / "finished", finish_settings(run), run.progress)
     shutil.rmtree(into / "official")
     (into / "finished.json").write_text(json.dumps([_told(each) for each in done.values()], indent=1) + "\n")
+
+
+def official_libraries(run: Run, folder: Path) -> dict[str, Path]:
+    """Unpack upstream's libraries that go into the wheel; those with device code, by their paths in the wheel."""
+    official = {e.path for e in run.plan.extensions if e.origin == "official"}
+    unpack(run.file("official wheel"), folder, members=official.__contains__)
+    kept = {path: folder / path for path in sorted(official) if (folder / path).exists()}
+    return {path: file for path, file in kept.items() if _has_device_code(file)}
+
+
+def finish_settings(run: Run) -> Settings:
+    """How the plan's libraries are finished."""
+    return Settings(
+        target=GB10, arch=FINISH_ARCHS[run.plan.target_cpu], ptxas=run.result("toolkit") / "cuda" / "bin" / "ptxas",
+        cache=run.work.cache / "ptxas",
+        jobs=run.plan.jobs,
+    )  # fmt: skip
 
 
 def finished_libraries(run: Run) -> dict[str, Path]:

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sm121.pins import Role
-from sm121.plan.vllm_steps import COMPILERS, CUTLASS_FOLDER
+from sm121.plan.steps import COMPILERS
+from sm121.plan.vllm_steps import CUTLASS_FOLDER
 from sm121.sources.external import External, clone
 from sm121.sources.patches import apply
 from sm121.sources.series import load_patches
@@ -29,7 +30,9 @@ if TYPE_CHECKING:
 
 
 def source(run: Run, into: Path) -> None:
-    unpack(run.file("sources"), into / "tree", strip=1)
+    sources = run.file_pin("sources")
+    # A source distribution has one folder of its name; a wheel has none.
+    unpack(run.file("sources"), into / "tree", strip=0 if sources.filename.endswith(".whl") else 1)
     ledger = apply(
         load_patches(run.context.patches, run.plan.project, run.plan.version, run.plan.patches),
         into / "tree",
@@ -48,11 +51,14 @@ def toolkit(run: Run, into: Path) -> None:
         provider = WheelToolkit(_toolkit_parts(run))
     provider.lay_out(root)
     compiler = COMPILERS[run.plan.host.cpu, run.plan.target_cpu]
-    fix_up(root, cuda_major=release.major, target_compiler=compiler.replace("g++", "gcc"))
-    toolkit = check(
-        root, wanted=release, arch=ArchSpec.parse(run.plan.archs["gated"][0]), host_compiler=compiler,
-        machine=run.plan.target_cpu,
+    fix_up(
+        root, cuda_major=release.major, target_compiler=compiler.replace("g++", "gcc"),
+        called=run.plan.step("toolkit").inputs.get("called", ()),
     )  # fmt: skip
+    arch = next(archs[0] for name, archs in run.plan.archs.items() if name != "generic" and archs)
+    toolkit = check(
+        root, wanted=release, arch=ArchSpec.parse(arch), host_compiler=compiler, machine=run.plan.target_cpu
+    )
     found = {
         "nvcc": str(toolkit.version),
         "kind": provider.kind,
@@ -118,14 +124,24 @@ def tools(run: Run, into: Path) -> None:
         unpack(wheel, folder, executable=lambda name: "/bin/" in name or "/scripts/" in name)
         for program in folder.glob("*.data/scripts/*"):
             os.link(program, programs / program.name)
-    shutil.move(into / "cmake" / "cmake", into / "cmake.parts")
-    shutil.rmtree(into / "cmake")
-    (into / "cmake.parts").rename(into / "cmake")
+    if (into / "cmake").exists():
+        shutil.move(into / "cmake" / "cmake", into / "cmake.parts")
+        shutil.rmtree(into / "cmake")
+        (into / "cmake.parts").rename(into / "cmake")
     python = into / "python"
     python.mkdir()
-    for name in ("jinja2", "markupsafe"):
-        shutil.move(into / name / name, python / name)
-        shutil.rmtree(into / name)
+    for name in ("jinja2", "markupsafe", "packaging"):
+        if (into / name).exists():
+            shutil.move(into / name / name, python / name)
+            shutil.rmtree(into / name)
+
+
+def tvm_ffi(run: Run, into: Path) -> None:
+    """Headers that FlashInfer's modules are compiled with, and the target's library that they call."""
+    unpack(
+        run.file("tvm-ffi"), into / "wheel",
+        members=lambda name: name.startswith("tvm_ffi/include/") or name == "tvm_ffi/lib/libtvm_ffi.so",
+    )  # fmt: skip
 
 
 def _torch_member(name: str) -> bool:

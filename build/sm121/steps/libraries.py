@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import sys
 import sysconfig
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,10 +16,12 @@ from sm121.compile import tree as build_tree
 from sm121.compile.answers import write_answers
 from sm121.compile.build import Cost, Schedule, build, configure, planned_units
 from sm121.compile.loading import unresolved
+from sm121.compile.ninja import object_name
 from sm121.errors import CompileError
 from sm121.plan.components import HEAVY, costs
-from sm121.plan.vllm_steps import COMPILERS
+from sm121.plan.steps import COMPILERS
 from sm121.preflight import loader_emulator
+from sm121.steps import caching
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -80,10 +81,10 @@ def prepare(run: Run, edited: Edited | None = None) -> Prepared:
         shutil.rmtree(tree / "obj", ignore_errors=True)
     (tree / "obj").mkdir(exist_ok=True)
     _write_helpers(tree)
-    values = {"tree": str(tree), "system": process.SYSTEM_PATH, "python": _python()}
-    values["launcher"] = ";".join(_launcher(run, tree, values["python"]))
+    values = {"tree": str(tree), "system": process.SYSTEM_PATH, "python": python()}
+    values["launcher"] = ";".join(launcher(run, tree, values["python"]))
     env = process.environment({name: value.format(**values) for name, value in step.env.items()})
-    prepared = Prepared(tree, {**env, **_cache_environment(run)}, _schedule(run))
+    prepared = Prepared(tree, {**env, **cache_environment(run)}, _schedule(run))
     state = f"{step.key} {edited.place(tree / 'source')}" if edited else step.key
     configured = tree / "obj" / "configured.json"
     if not configured.exists() or configured.read_text() != state:
@@ -106,11 +107,17 @@ def make(
     """
     log = run.work.log("compile")
     run.progress.say(f"  compiling with {run.plan.jobs} jobs, log: {log}")
-    ninja = str(prepared.tree / "tools" / "bin" / "ninja")
-    return build(
-        prepared.tree, [ninja, "-j", str(run.plan.jobs), *(["-k", "0"] if listen else []), *targets],
-        prepared.env, log, schedule=prepared.schedule, progress=run.progress, listen=listen,
-    )  # fmt: skip
+    tools = prepared.tree / "tools" / "bin"
+    named = {object_name(target) for target in targets if target.endswith(".o")}
+    schedule = prepared.schedule
+    if named:
+        seconds = {name: cost for name, cost in schedule.seconds.items() if name in named}
+        schedule = replace(schedule, seconds=seconds)
+    argv = [str(tools / "ninja"), "-j", str(run.plan.jobs), *(["-k", "0"] if listen else []), *targets]
+    with caching.caching(run, tools, dict(prepared.env), prepared.tree / "obj" / caching.RECORD) as env:
+        return build(
+            prepared.tree, argv, env, log, schedule=schedule, progress=run.progress, listen=listen
+        )  # fmt: skip
 
 
 def libraries(run: Run, into: Path) -> None:
@@ -119,7 +126,11 @@ def libraries(run: Run, into: Path) -> None:
     made = make(run, prepared, targets)
     for name in targets:
         shutil.copy2(next((prepared.tree / "obj").rglob(f"{name}.abi3.so")), into / f"{name}.abi3.so")
-    _require_loading(run, prepared.tree, [into / f"{name}.abi3.so" for name in targets])
+    require_loading(
+        run,
+        [into / f"{name}.abi3.so" for name in targets],
+        [prepared.tree / "torch" / "torch" / "lib", prepared.tree / "cuda" / "lib"],
+    )
     status = json.loads((prepared.tree / "obj" / "status.json").read_text())
     trace = {
         "requested": run.plan.arch_list,
@@ -132,14 +143,17 @@ def libraries(run: Run, into: Path) -> None:
     }
     (into / "trace.json").write_text(json.dumps(trace, indent=1) + "\n")
     (into / "costs.json").write_text(json.dumps([asdict(cost) for cost in made], indent=1) + "\n")
+    caching.keep_record(prepared.tree / "obj", into)
 
 
-def _require_loading(run: Run, tree: Path, libraries: Sequence[Path]) -> None:
-    """The target's dynamic loader must find every symbol of every library."""
+def require_loading(
+    run: Run, libraries: Sequence[Path], search: Sequence[Path], preloaded: Sequence[Path] = ()
+) -> None:
+    """The target's dynamic loader must find every symbol of every library, in `search` or in what is `preloaded`."""
     host, target = run.plan.host.cpu, run.plan.target_cpu
     faults = unresolved(
-        libraries, search=[tree / "torch" / "torch" / "lib", tree / "cuda" / "lib"], cpu=target,
-        compiler=COMPILERS[host, target], emulator=None if host == target else loader_emulator(target),
+        libraries, search=search, preloaded=preloaded, cpu=target, compiler=COMPILERS[host, target],
+        emulator=None if host == target else loader_emulator(target),
     )  # fmt: skip
     if faults:
         raise CompileError(faults, do="the build is incomplete; look for skipped kernels in the configure log.")
@@ -162,31 +176,16 @@ def _write_helpers(tree: Path) -> None:
     (tree / "python").symlink_to(headers)
 
 
-def _launcher(run: Run, tree: Path, python: str) -> list[str]:
-    measured = [python, "-I", "-S", str(tree / "launcher.py")]
-    if run.plan.cache == "none":
-        return measured
-    program = "ccache" if run.plan.cache == "ccache" else "sccache"
-    return [*measured, str(tree / "tools" / "bin" / program)]
+def launcher(run: Run, tree: Path, interpreter: str) -> list[str]:
+    """What stands in front of every compile command: the one that measures, and the compiler cache."""
+    measured = [interpreter, "-I", "-S", str(tree / "launcher.py")]
+    program = caching.cache_of(run).program
+    return [*measured, str(tree / "tools" / "bin" / program)] if program else measured
 
 
-def _cache_environment(run: Run) -> dict[str, str]:
-    # Every program of the toolkit decides about the result, not nvcc alone: the step's key stands for them.
-    compiler = f"{run.plan.step('toolkit').key} {run.plan.host.compiler}"
-    folder = run.work.cache / run.plan.cache.partition(":")[0]
-    if run.plan.cache == "ccache":
-        return {
-            "CCACHE_DIR": str(folder), "CCACHE_CONFIGPATH": os.devnull, "CCACHE_MAXSIZE": "20G",
-            "CCACHE_COMPILERCHECK": f"string:{compiler}", "CCACHE_NOHASHDIR": "1",
-            "CCACHE_TEMPDIR": str(folder / "tmp"),
-        }  # fmt: skip
-    if run.plan.cache == "sccache":
-        return {
-            "SCCACHE_DIR": str(folder),
-            "SCCACHE_IDLE_TIMEOUT": "60",
-            "SCCACHE_SERVER_UDS": str(folder / "socket"),
-        }
-    return {}
+def cache_environment(run: Run) -> dict[str, str]:
+    """The variables of the compiler cache."""
+    return caching.environment(run)
 
 
 def _schedule(run: Run) -> Schedule:
@@ -197,6 +196,6 @@ def _schedule(run: Run) -> Schedule:
     )  # fmt: skip
 
 
-def _python() -> str:
+def python() -> str:
     """The interpreter behind a virtual environment: CMake wants the one that has the headers."""
     return str(Path(sys.executable).resolve())

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from sm121.pins import FilePin
+    from sm121.plan.cache import CompilerCache
     from sm121.plan.model import Plan
     from sm121.progress import Progress
     from sm121.workspace import Workspace
@@ -25,6 +27,8 @@ class Context:
     cuda_home: Path | None = None
     replace: bool = False
     """Whether a wheel of the same name with other bytes may be replaced in `dist`."""
+    cache: CompilerCache | None = None
+    """The plan's compiler cache with its login and mode, which no plan holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,10 @@ class Run:
         """The folder of a step's result."""
         return self.work.result(self.plan.step(step))
 
+    def file_pin(self, role: str) -> FilePin:
+        """The pin of the file of that role."""
+        return next(each.pin for each in self.plan.downloads if each.role == role)
+
     def file(self, role: str) -> Path:
         """The pinned file of that role."""
-        return self.files[next(each.pin.filename for each in self.plan.downloads if each.role == role)]
+        return self.files[self.file_pin(role).filename]

@@ -12,7 +12,7 @@ from sm121 import process
 from sm121.errors import ToolchainError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
 # Libraries that torch's CMake module names as link targets although nothing compiled here calls them. Real ones
@@ -52,8 +52,15 @@ exec "$(dirname "$0")/cudafe++.real" "$@"
 """
 
 
-def fix_up(root: Path, *, cuda_major: int, target_compiler: str) -> None:
+_DECLARED_IN = {"libcublas.so": "cublas_v2.h", "libcublasLt.so": "cublasLt.h"}
+"""Headers with the functions of a library whose stand-in must define them."""
+
+
+def fix_up(root: Path, *, cuda_major: int, target_compiler: str, called: Sequence[str] = ()) -> None:
     """Complete the toolkit folder `root` for a target whose C compiler is `target_compiler`.
+
+    `called` are libraries that are called after all: their stand-ins define their functions, so that the linker
+    writes down that they are needed, and the loader check finds them.
 
     Adds: executable bits, `lib64`, unversioned library names, stand-ins for libraries that are only named, the
     driver library's stub (which must define the driver's functions: an empty one is dropped by `--as-needed`,
@@ -73,7 +80,10 @@ def fix_up(root: Path, *, cuda_major: int, target_compiler: str) -> None:
             plain.symlink_to(versioned.name)
     for name, soname in _NEVER_CALLED[cuda_major].items():
         if not (library / name).exists():
-            _shared_library("", library / name, soname, target_compiler)
+            content = _defined(root / "include", _DECLARED_IN[name], target_compiler) if name in called else ""
+            _shared_library(content, library / name, soname, target_compiler)
+            if name in called:
+                (library / soname).symlink_to(name)
     stubs = library / "stubs"
     stubs.mkdir(exist_ok=True)
     if not (stubs / "libcuda.so").exists():
@@ -101,6 +111,18 @@ def driver_functions(include: Path, compiler: str) -> list[str]:
             do="check that the toolkit's runtime headers are complete.",
         )
     return names
+
+
+def _defined(include: Path, header: str, compiler: str) -> str:
+    """C source that defines every function which `header` declares under its library's own prefix."""
+    done = process.run([compiler, "-E", "-P", "-x", "c", "-I", include, include / header])
+    names = sorted(set(re.findall(r"\b(cublas\w+)\s*\(", done.stdout)))
+    if len(names) < 20:
+        raise ToolchainError(
+            f"{include / header} declares {len(names)} functions; some dozens were expected.",
+            do="check that the toolkit's headers are complete.",
+        )
+    return "".join(f"void {name}(void) {{}}\n" for name in names)
 
 
 def _shared_library(source: str, path: Path, soname: str, compiler: str) -> None:

