@@ -55,7 +55,7 @@ def outputs(lines: Sequence[str]) -> dict[str, tuple[str, ...]]:
     current: list[str] | None = None
     for line in lines:
         if line.startswith("FAILED: "):
-            name = re.sub(r"^FAILED: (?:\[code=-?\d+\] )?", "", line).split()[0]
+            name = re.sub(r"^FAILED: (?:\[code=-?\d+\] )?", "", line).partition(" ")[0]
             current = found.setdefault(name, [])
         elif re.match(r"\[\d+/\d+\] |ninja: ", line):
             current = None

@@ -119,12 +119,13 @@ def _wanted(path: str, named: frozenset[str]) -> bool:
 
 
 def _kept(build: Build, key: str, fill: Callable[[Path], None]) -> Path:
-    """A folder by key, filled once and complete."""
+    """A folder by key, filled once and complete; `fill` makes the folder that it is given."""
     folder = build.work.root / "kernels" / "states" / key
     if not folder.is_dir():
         scratch = folder.with_name(f".{key}.new")
         shutil.rmtree(scratch, ignore_errors=True)
         scratch.mkdir(parents=True)
-        fill(scratch)
-        scratch.rename(folder)
+        fill(scratch / "tree")
+        (scratch / "tree").rename(folder)
+        scratch.rmdir()
     return folder
