@@ -123,9 +123,7 @@ def run_image(arguments: argparse.Namespace) -> int:
     if not arguments.quiet:
         show_plan(plan, progress.console)
     if plan.builder == "oci":
-        return without_engine.run(
-            _order(plan, wheels, arguments), progress, dry_run=False, as_json=arguments.json
-        )
+        return without_engine.run(_order(plan, wheels, arguments), progress, as_json=arguments.json)
     place = Place(
         work=Workspace(arguments.work.absolute()), dist=arguments.dist.absolute(), dockerfile=arguments.dockerfile,
         wheels=wheels, progress=progress, docker=arguments.docker, mirror=arguments.mirror, no_cache=arguments.no_cache,

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from sm121.errors import UsageError
-from sm121.image.daemonless import DEFAULT_EPOCH, ImageRequest, judge_request, read_wheels
+from sm121.image.daemonless import DEFAULT_EPOCH, ImageRequest
 from sm121.image.places import same_registry
 from sm121.image.publish import make_image, push_image
 from sm121.image.remote import Repository
-from sm121.image.runtime_set import RuntimeSet
 from sm121.image.store import BlobStore
 from sm121.progress import size as shown_size
 
@@ -38,11 +37,8 @@ class Order:
     kernels: bool = True
 
 
-def run(order: Order, progress: Progress, *, dry_run: bool, as_json: bool) -> int:
+def run(order: Order, progress: Progress, *, as_json: bool) -> int:
     """Build, inspect, name, and push if asked; print what came of it."""
-    if dry_run:
-        _show(_planned(order.request), as_json=as_json)
-        return 0
     published = make_image(order.request, order.work, order.dist, progress, kernels=order.kernels)
     copied = None
     if order.repository is not None:
@@ -64,17 +60,6 @@ def source_date_epoch() -> int:
     if text and not (text.isascii() and text.isdigit() and int(text) < 1 << 33):
         raise UsageError(f"SOURCE_DATE_EPOCH is {text!r}; seconds since 1970 were expected.")
     return int(text) if text else DEFAULT_EPOCH
-
-
-def _planned(request: ImageRequest) -> dict[str, Any]:
-    wheels, runtime = read_wheels(request.wheels), RuntimeSet.read(request.lock)
-    judge_request(wheels, runtime, request.lock.name)
-    return {
-        "builder": "oci", "base": request.base, "python": runtime.python_name, "cpu": str(runtime.cpu),
-        "line": runtime.line, "lock": runtime.digest.hex, "packages": len(runtime.packages),
-        "wheels": {wheel.filename: wheel.sha256.hex for wheel in wheels}, "epoch": request.epoch,
-        "compression": str(request.compression),
-    }  # fmt: skip
 
 
 def _result(
@@ -107,6 +92,4 @@ def _show(told: dict[str, Any], *, as_json: bool) -> None:
         if key == "files":
             continue
         shown = shown_size(value) if key in {"size", "sent"} else value
-        if isinstance(value, dict):
-            shown = ", ".join(f"{name} ({digest[:12]})" for name, digest in value.items())
         console.print(f"{key:>11}  {shown}", markup=False, soft_wrap=True)
