@@ -57,6 +57,10 @@ class Workspace:
         """Where the finished step is."""
         return self.root / "steps" / step.name / step.key
 
+    def shard(self, step: Step, number: int, count: int) -> Path:
+        """What a shard of a step wrote down."""
+        return self.root / "shards" / step.key / f"{number}-of-{count}" / "shard.json"
+
     def done(self, step: Step) -> bool:
         """Whether the step's result is there. Its mark is written last, so an emptied folder has none."""
         return (self.result(step) / _MARK).is_file()

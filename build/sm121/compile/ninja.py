@@ -54,6 +54,11 @@ def arrange(text: str, *, tree: str, seconds: Mapping[str, float], heavy: frozen
     return first + pool + "".join(block for _, _, block in sorted(objects)) + "".join(others)
 
 
+def objects(text: str) -> list[str]:
+    """The objects of all compile commands of a `build.ninja`, sorted."""
+    return sorted({match[1] for match in re.finditer(rf"(?m)^{_OBJECT.pattern}", text)})
+
+
 def object_name(path: str) -> str:
     """`_C_stable_libtorch/csrc/topk.cu` for `CMakeFiles/_C_stable_libtorch.dir/csrc/topk.cu.o`.
 

@@ -30,7 +30,7 @@ from sm121.target import loads_as
 from sm121.values import ArchSpec, Sha256
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
     from sm121.device import DeviceCode
@@ -109,19 +109,36 @@ def plan_libraries(libraries: Mapping[str, Path], settings: Settings) -> dict[st
         return {each.name: each.units for each in _open(libraries, settings, Ptxas.at(settings.ptxas), stack)}
 
 
+def compile_ptx(
+    libraries: Mapping[str, Path], settings: Settings, progress: Progress, wanted: Callable[[str, int], bool]
+) -> None:
+    """Compile PTX of libraries or objects into the cache and write nothing else: what finishing will find there.
+
+    `wanted` is asked with name and unit. Raises like `finish_libraries`.
+    """
+    ptxas = Ptxas.at(settings.ptxas)
+    with ExitStack() as stack:
+        opened = _open(libraries, settings, ptxas, stack)
+        tasks = [task for task in _tasks(opened) if wanted(task.library, task.unit)]
+        make_all(tasks, Assembler(ptxas, settings.cache), settings.jobs, progress)
+
+
+def _tasks(opened: Iterable[_Opened]) -> list[Task]:
+    return [
+        Task(library.name, unit.container.index, library.buffer, unit.source)
+        for library in opened
+        for unit in library.units
+        if unit.source
+    ]
+
+
 def _finish(
     libraries: Mapping[str, tuple[Path, Path]], settings: Settings, progress: Progress
 ) -> dict[str, FinishedLibrary]:
     ptxas = Ptxas.at(settings.ptxas)
     with ExitStack() as stack:
         opened = _open({name: path for name, (path, _) in libraries.items()}, settings, ptxas, stack)
-        tasks = [
-            Task(library.name, unit.container.index, library.buffer, unit.source)
-            for library in opened
-            for unit in library.units
-            if unit.source
-        ]
-        made = make_all(tasks, Assembler(ptxas, settings.cache), settings.jobs, progress)
+        made = make_all(_tasks(opened), Assembler(ptxas, settings.cache), settings.jobs, progress)
         finished = {}
         for library in opened:
             own = {unit: code for (name, unit), code in made.items() if name == library.name}
