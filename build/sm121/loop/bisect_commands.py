@@ -30,7 +30,7 @@ from sm121.sources.series import load_patches
 from sm121.target import LoadsAs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from contextlib import AbstractContextManager
 
     from sm121.compile.edges import Edge
@@ -129,15 +129,24 @@ def _bisect(arguments: argparse.Namespace, make: Callable[[argparse.Namespace], 
             f"two or more are needed to search among, there is {len(row.titles)}: {', '.join(row.titles) or 'none'}.",
             do="name more, or another range.",
         )
-    differ = partial(culprit.differences, lost=arguments.question == "lost", machine=_MACHINE)
+    lost = arguments.question == "lost"
+    differ = partial(culprit.differences, lost=lost, machine=_MACHINE)
+    looks: dict[int, Look] = {}
+
+    def look(index: int) -> Look:
+        looks[index] = row.look(index)
+        return looks[index]
+
     with row.held():
         try:
-            found = culprit.search(len(row.titles), row.look, differ)
+            found = culprit.search(len(row.titles), look, differ)
         except ValueError as error:
             raise CompileError(
                 f"{row.titles[0]}, with which all others are compared, cannot be looked at: {error}.",
                 do="begin with one that compiles.",
             ) from error
+    if found is None:
+        _require_something(looks, row, arguments.kernel, lost=lost)
     if arguments.json:
         print(json.dumps(_data(found, row), indent=2))
     elif found is None:
@@ -146,6 +155,21 @@ def _bisect(arguments: argparse.Namespace, make: Callable[[argparse.Namespace], 
     else:
         _show(found, row)
     return 0 if found else 1
+
+
+def _require_something(looks: Mapping[int, Look], row: Row, pattern: str, *, lost: bool) -> None:
+    """Where nothing was looked at, nothing can have stayed the same."""
+    if not any(look.kernels for look in looks.values()):
+        what = f"no kernel matches {pattern!r}" if pattern else "there is no kernel"
+        raise UsageError(
+            f"{what}, neither in {row.titles[0]} nor in {row.titles[-1]}.",
+            do="check the pattern, the library or the file; names are matched mangled and as they are written.",
+        )
+    if lost and not any(seen.state in _MACHINE for seen in looks[0].kernels.values()):
+        raise UsageError(
+            f"nothing of it runs on 12.1 as machine code in {row.titles[0]}, so nothing could be lost.",
+            do="begin with one that has it, or ask for --question changed.",
+        )
 
 
 def _artifacts(arguments: argparse.Namespace) -> Row:
