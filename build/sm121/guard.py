@@ -25,6 +25,8 @@ _SUBREAPER = 36
 """PR_SET_CHILD_SUBREAPER: orphans of the program become children of this one, so that none is lost."""
 _POLL = 0.1
 _NOT_STARTED = 127
+_LEFT = 2.0
+"""Seconds that processes get which outlive the program."""
 _KILLED = 10.0
 """Seconds in which killed processes must be gone."""
 
@@ -44,23 +46,24 @@ def main(grace: float, argv: list[str]) -> int:
     while child.poll() is None and not asked:
         readable, _, _ = select.select([sys.stdin], [], [], _POLL)
         asked = bool(readable) and not os.read(sys.stdin.fileno(), 1)
-    end_all(child, grace if asked else 1.0)
+    end_all(child, grace)
     status = child.wait()
     return 128 - status if status < 0 else status
 
 
 def end_all(child: subprocess.Popen[bytes], grace: float) -> None:
-    """End the program with its group, then every descendant that is left; afterwards none is."""
+    """End the program with its group, then what has left the group; afterwards nothing is left."""
     _send(os.killpg, child.pid, signal.SIGTERM)
     ends = time.monotonic() + grace
-    while time.monotonic() < ends and (child.poll() is None or descendants(os.getpid())):
+    while time.monotonic() < ends and child.poll() is None:
         time.sleep(_POLL)
-    ends = time.monotonic() + _KILLED
-    while (left := descendants(os.getpid())) and time.monotonic() < ends:
-        for process in left:
-            _send(os.kill, process, signal.SIGKILL)
-        time.sleep(_POLL)
-        child.poll()
+    for number, patience in ((signal.SIGTERM, _LEFT), (signal.SIGKILL, _KILLED)):
+        ends = time.monotonic() + patience
+        while (left := descendants(os.getpid())) and time.monotonic() < ends:
+            for process in left:
+                _send(os.kill, process, number)
+            time.sleep(_POLL)
+            child.poll()
 
 
 def descendants(root: int) -> list[int]:

@@ -8,21 +8,12 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any, Self
 
+from tiny_answers import raw_answer
+
 from sm121.audit.smoke.prompts import RECORDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-PROSE = (
-    " The keeper of the light was a quiet man who had lived on the rock for as long as anyone could remember, and in "
-    "the evening he would climb the stairs to see that all was well with the lamp and the sea."
-)
-ANSWERS = {
-    "The capital of France is": " Paris, and it lies on the Seine.",
-    "Counting up:": " 8, 9, 10, 11, 12, 13",
-    "Water freezes": " Celsius, which is 32 degrees Fahrenheit.",
-    "def add(a, b)": "    return a + b\n",
-}
 
 
 @dataclass
@@ -53,8 +44,8 @@ class FaultServer(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
 
-    def __init__(self, behaviour: Behaviour | None = None) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
+    def __init__(self, behaviour: Behaviour | None = None, port: int = 0, host: str = "127.0.0.1") -> None:
+        super().__init__((host, port), _Handler)
         self.behaviour = behaviour or Behaviour()
         self.asked = self.running = self.most = 0
         self.lock = threading.Lock()
@@ -148,7 +139,7 @@ class _Handler(BaseHTTPRequestHandler):
             if f"Text: {record.text}\nJSON:" in prompt:
                 wrong = place < behaviour.wrong_records
                 return " " + (json.dumps({"name": "X"}) if wrong else json.dumps(record.wanted)) + "\n\nText:"
-        return next((answer for start, answer in ANSWERS.items() if prompt.startswith(start)), PROSE)
+        return raw_answer(prompt)
 
     def _misbehave(self, kind: str) -> None:
         if kind == "500":

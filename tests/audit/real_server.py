@@ -25,7 +25,8 @@ from rich.console import Console
 
 from sm121.audit.bootlog import BootLog
 from sm121.audit.smoke.client import Server
-from sm121.audit.smoke.procedure import Bounds, Rung, validate
+from sm121.audit.smoke.procedure import Bounds, validate
+from sm121.audit.smoke.serving import Rung
 from sm121.errors import ServerError
 from sm121.findings import Verdict
 from sm121.progress import Progress

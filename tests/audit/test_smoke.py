@@ -9,8 +9,9 @@ from io import StringIO
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from fault_server import PROSE, Behaviour, FaultServer
+from fault_server import Behaviour, FaultServer
 from rich.console import Console
+from tiny_answers import PROSE
 
 from sm121.audit.smoke.client import Server
 from sm121.audit.smoke.procedure import Arm, Bounds, SmokeResult, adopt, validate

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from sm121.audit.smoke.steps import Extraction, Rates, Soak
     from sm121.progress import Progress
 
+_LAST_WORDS = 4.0
+"""Seconds in which a server that has failed is seen to end."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
@@ -132,7 +135,7 @@ def _arm(
             arm = Arm(rung, "", "", (served.failure, _skipped("there is no server to ask")))
         else:
             arm = _run(rung, bounds, progress, expect, model, control, headers)
-        ended = served.ended() if served.failure is None else ""
+        ended = _ended(served, arm)
     if ended:
         died = Finding(
             "smoke.server", "the server", Verdict.FAIL, f"it {ended} while it was asked", "a server that runs on"
@@ -140,6 +143,16 @@ def _arm(
         arm = replace(arm, findings=(*arm.findings, died))
     # The block has ended, so the log is read to its end.
     return replace(_with_log(arm, offer, served), started=served.started, where=offer.where)
+
+
+def _ended(served: Served, arm: Arm) -> str:
+    """How the server ended by itself; after failures it gets a moment, since its last words take one."""
+    ends = time.monotonic() + (_LAST_WORDS if arm.verdict is Verdict.FAIL else 0)
+    while served.failure is None:
+        if (said := served.ended()) or time.monotonic() >= ends:
+            return said
+        time.sleep(0.2)
+    return ""
 
 
 def _run(
