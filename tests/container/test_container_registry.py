@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -226,6 +227,39 @@ def test_no_registry_is_a_clear_error_and_nothing_is_named(
     registry.start()
     with Repository(ImageReference.parse(f"{registry.host}/team/thing")) as place:
         assert place.tags() == []
+
+
+def test_the_registry_is_ended_in_the_middle_of_a_push_and_the_next_one_goes_on(
+    registry: RegistryProcess, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heavy = {**OUR_FILES, "thing/weights.bin": random.Random(1).randbytes(8 << 20)}
+    made = make_image(
+        World.make(tmp_path / "heavy", heavy).request(), tmp_path / "work", tmp_path / "dist", QUIET
+    )
+    reference = ImageReference.parse(f"{registry.host}/team/thing")
+    came: list[int] = []
+
+    def moved(count: int) -> None:
+        came.append(count)
+        if len(came) == 4:
+            registry.stop()
+
+    layer = made.record.layers[-1]
+    path = made.layout / "blobs" / "sha256" / layer.digest.hex
+    with Repository(reference, write=True, pause=lambda _: None) as place:
+        with pytest.raises(ImageError, match="does not answer"):
+            place.push_blob(layer.digest, path, moved)
+        assert len(came) >= 4
+    registry.start()
+    with Repository(reference) as place:
+        assert not place.has_blob(layer.digest)
+        assert place.tags() == []
+    pushed = told(capsys, "push", made.layout, reference.name, "--json")
+    assert pushed["name"] == f"{reference.name}:{made.record.name}"
+    assert told(capsys, "verify", f"{reference.name}@{made.record.digest}", "--json")["verdict"] in {
+        "pass",
+        "info",
+    }
 
 
 def test_a_name_can_be_parsed_back(made: PublishedImage) -> None:

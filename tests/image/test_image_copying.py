@@ -246,9 +246,8 @@ def test_promotion_needs_a_passed_report(made: PublishedImage, tmp_path: Path) -
     assert require_passed(place, made.record.digest) == made.record
     (before,) = attached(place, made.record.digest, RECORD)
     for word, kind in ((b"fail", VerdictFail), (b"unknown", VerdictUnknown)):
-        data = before.data.replace(
-            b'"verdict": "info"\n  },\n  "labels"', f'"verdict": "{word}"\n  }},\n  "labels"'.encode()
-        )
+        after = b'"\n  },\n  "labels"'
+        data = before.data.replace(b'"verdict": "info' + after, b'"verdict": "' + word + after)
         assert data != before.data
         manifest = json.loads(place.document(before.manifest).data)
         manifest["layers"][0] |= {"digest": str(Sha256.of_bytes(data)), "size": len(data)}

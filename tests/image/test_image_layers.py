@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import csv
+import errno
 import gzip
 import hashlib
 import io
@@ -17,11 +18,11 @@ import zstandard
 from made_images import OUR_FILES, our_wheel, wheel_file
 from sm121 import process
 from sm121.artifact import Wheel
-from sm121.errors import PackError
+from sm121.errors import PackError, StorageError
 from sm121.image.contents import contents_digest
 from sm121.image.layer import Compression, Entry, write_layer
 from sm121.image.placing import Prefix, collisions, described, measure, misrecorded, place
-from sm121.image.store import BlobStore
+from sm121.image.store import BlobStore, require_space
 from sm121.values import Sha256
 
 if TYPE_CHECKING:
@@ -100,6 +101,19 @@ def test_a_file_that_is_not_what_it_should_be(
     with pytest.raises(PackError, match=said):
         write_layer(store, [bad], epoch=1, created_by="x")
     assert list(store.folder.iterdir()) == []
+
+
+def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    store = BlobStore(tmp_path)
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(StorageError, match="the disk is full"):
+        write_layer(store, entries(), epoch=1, created_by="x")
+    assert list(store.folder.iterdir()) == []
+    with pytest.raises(StorageError, match="the base takes"):
+        require_space(tmp_path, 1 << 60, "the base")
 
 
 def test_a_wheel_is_placed_as_an_installer_would(tmp_path: Path) -> None:
