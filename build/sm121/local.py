@@ -6,7 +6,8 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
-from sm121.errors import ArtifactError
+from sm121.device import ElfFile
+from sm121.errors import ArtifactError, DamagedError
 from sm121.plan.model import Local
 from sm121.sources.tree import tree_digest
 from sm121.values import Sha256
@@ -27,17 +28,41 @@ def local_torch(folder: Path) -> Local:
             do="name the folder `torch` inside site-packages of an environment with torch for the target CPU.",
         )
     text = (folder / "version.py").read_bytes()
-    version = next(
-        (
-            node.value.value
-            for node in ast.parse(text).body
+    try:
+        values = _constants(ast.parse(text))
+    except (SyntaxError, ValueError) as error:
+        raise ArtifactError(
+            f"{folder / 'version.py'} is no Python: {error}.",
+            do="install that torch anew, or name another folder.",
+        ) from error
+    return Local(
+        str(folder), values.get("__version__", "unknown"), Sha256.of_bytes(text).hex, values.get("cuda", ""),
+        _machine(folder / "lib" / "libc10.so"),
+    )  # fmt: skip
+
+
+def _constants(module: ast.Module) -> dict[str, str]:
+    """Texts that a module assigns to names, with or without a type."""
+    found = {}
+    for node in module.body:
+        targets = (
+            node.targets
             if isinstance(node, ast.Assign)
-            and any(isinstance(name, ast.Name) and name.id == "__version__" for name in node.targets)
-            and isinstance(node.value, ast.Constant)
-        ),
-        "unknown",
-    )
-    return Local(str(folder), str(version), Sha256.of_bytes(text).hex)
+            else [node.target]
+            if isinstance(node, ast.AnnAssign)
+            else []
+        )
+        value = node.value if isinstance(node, (ast.Assign, ast.AnnAssign)) else None
+        if isinstance(value, ast.Constant) and isinstance(value.value, str):
+            found.update({name.id: value.value for name in targets if isinstance(name, ast.Name)})
+    return found
+
+
+def _machine(library: Path) -> str:
+    try:
+        return ElfFile.parse(library.read_bytes()).machine
+    except (OSError, DamagedError):
+        return ""
 
 
 def local_cutlass(folder: Path) -> Local:

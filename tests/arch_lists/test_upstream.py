@@ -1,7 +1,7 @@
 """Our reading of vLLM's rules against vLLM's own CMake code, run with `cmake -P`.
 
-Needs cmake on PATH and an unpacked vLLM source package in SM121_VLLM_SOURCE. The version is read from its
-PKG-INFO, so the same tests prove any release that vllm.toml knows.
+Sources and cmake are the pinned ones, fetched by hash. SM121_VLLM_SOURCE names an unpacked source package to prove instead;
+its version is read from its PKG-INFO.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ from pathlib import Path
 
 import pytest
 
+from pinned_wheels import HOST, PINS, fetched, unpacked
 from sm121 import process
 from sm121.arch_lists import effective, loose_intersection
 from sm121.arch_lists.data import VllmRelease, vllm_release
+from sm121.sources.unpack import unpack
 from sm121.values import ArchSpec, CudaVersion
 
-pytestmark = pytest.mark.programs
+pytestmark = pytest.mark.network
 
 CUDAS = ["12.8", "12.9", "13.0", "13.2", "13.4"]
 LISTS = [
@@ -40,20 +42,31 @@ endfunction()
 """
 
 
-@pytest.fixture(scope="module")
-def source() -> Path:
-    folder = os.environ.get("SM121_VLLM_SOURCE", "")
-    if not folder:
-        pytest.skip("SM121_VLLM_SOURCE names no unpacked vLLM source package")
-    return Path(folder)
+def releases() -> list[str]:
+    return ["given"] if os.environ.get("SM121_VLLM_SOURCE") else [each.version for each in PINS.releases]
+
+
+@pytest.fixture(scope="module", params=releases())
+def source(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An unpacked source package: what CMake reads of it."""
+    version: str = request.param
+    if version == "given":
+        return Path(os.environ["SM121_VLLM_SOURCE"])
+    sdist = PINS.vllm(version).sdist
+    into = tmp_path_factory.mktemp("source") / version
+    unpack(
+        fetched(sdist)[sdist.filename],
+        into,
+        strip=1,
+        members=lambda name: "/cmake/" in name or name.count("/") == 1,
+    )
+    return into
 
 
 @pytest.fixture(scope="module")
-def cmake() -> str:
-    found = process.find("cmake")
-    if not found:
-        pytest.skip("cmake is not on PATH")
-    return found
+def cmake(tmp_path_factory: pytest.TempPathFactory) -> str:
+    wheel = next(tool for tool in PINS.line().tools(HOST) if tool.name == "cmake")
+    return str(next(unpacked(tmp_path_factory.mktemp("cmake"), wheel).rglob("bin/cmake")))
 
 
 @pytest.fixture(scope="module")
@@ -156,3 +169,15 @@ def test_the_lists_in_the_data_are_upstreams(source: Path, release: VllmRelease)
         for _, archs_ in banded.bands
     }
     assert named - upstream == set(), "the data has lists that upstream lacks"
+
+
+@pytest.mark.parametrize("name", [line.name for line in PINS.lines])
+def test_every_lines_own_list(name: str, cmake: str, source: Path, release: VllmRelease, tmp_path: Path) -> None:
+    """What the line asks for, with the toolkit that compiles it, becomes what its plan says."""
+    line = PINS.line(name)
+    ours = effective("vllm", str(release.versions[0]), line.compiler, line.vllm_arch_list)
+    offered = joined(release.supported.at(line.compiler))
+    (generic,) = ask(cmake, source, tmp_path, [(offered, joined(line.vllm_archs))])
+    (gated,) = ask(cmake, source, tmp_path, [(joined(release.gates[release.sm12x].at(line.compiler)), generic)])
+    assert (generic, gated) == (joined(ours.generic), joined(ours.gated))
+    assert {"cu130": "12.0f", "cu135": "12.0f"}.get(name, "12.1a") == gated

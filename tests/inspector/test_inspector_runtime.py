@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import zipfile
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from sm121 import cli, pins
+from pinned_wheels import PINS, fetched
+from sm121 import cli
 from sm121.device import HostLibrary, read_host
 from sm121.errors import UsageError, VerdictFail
 from sm121.findings import Finding, Verdict, overall
@@ -17,14 +17,13 @@ from sm121.inspector.judge.runtime import judge_runtime, runtime_of
 from sm121.inspector.judge.symbols import Needs
 from sm121.inspector.policy import policy
 from sm121.inspector.runtimes import read_runtime
-from sm121.progress import Progress
-from sm121.sources.fetch import fetch
 from sm121.values import CudaVersion
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from sm121.inspector.rules import Runtime
 
-ROOT = Path(__file__).resolve().parents[2]
 RUNTIMES = policy().runtimes
 TWELVE, THIRTEEN = "libcudart.so.12", "libcudart.so.13"
 
@@ -191,13 +190,11 @@ def pinned() -> dict[str, Path]:
     """The runtime wheels that the lines pin for aarch64, by version."""
     parts = {
         part.version: part.file("aarch64")
-        for line in pins.load(ROOT / "pins").lines
+        for line in PINS.lines
         for part in line.runtime_toolkit.parts
         if part.name.startswith("nvidia-cuda-runtime")
     }
-    store = ROOT / "work" / "files"
-    store.mkdir(parents=True, exist_ok=True)
-    found = fetch([*parts.values()], store, progress=Progress(quiet=True))
+    found = fetched(*parts.values())
     return {version: found[pin.filename] for version, pin in parts.items()}
 
 

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from sm121 import pins
 from sm121.errors import PlanError, Sm121Error, UsageError
+from sm121.findings import Verdict
 from sm121.plan.components import components, costs, known_versions
 from sm121.plan.model import Host, Local, Plan, Request, after_finishing
 from sm121.plan.show import plan_json, show_plan
@@ -28,16 +29,23 @@ SPARK = Host(
     compiler="g++ 13.3.0",
 )  # fmt: skip
 
-TORCH = Local("/venv/lib/python3.12/site-packages/torch", "2.14.0+cu129", "0" * 64)
+PLACE = "/venv/lib/python3.12/site-packages/torch"
+TORCH_129 = Local(PLACE, "2.14.0+cu129", "0" * 64, "12.9", "aarch64")
+TORCH_128 = Local(PLACE, "2.14.0+cu128", "1" * 64, "12.8", "aarch64")
+TORCH_130 = Local(PLACE, "2.14.0+cu130", "2" * 64, "13.0", "aarch64")
 REQUESTS = {
     "cu130": (Request(line="cu130"), SMALL),
     "cu130-spark": (Request(line="cu130"), SPARK),
     "cu130-x86_64": (Request(line="cu130", cpu="x86_64"), SMALL),
     "cu130-vllm-0.26.0": (Request(line="cu130", vllm="0.26.0"), SMALL),
     "cu135": (Request(line="cu135"), SMALL),
-    "cu129": (Request(line="cu129", cuda_home="/usr/local/cuda-12.9", torch_home=TORCH), SPARK),
-    "cu128": (Request(line="cu128", cuda_home="/usr/local/cuda-12.9", torch_home=TORCH), SPARK),
-    "cu129-without-torch": (Request(line="cu129", cuda_home="/usr/local/cuda-12.9"), SPARK),
+    "cu129": (Request(line="cu129", cuda_home="/usr/local/cuda-12.9", torch_home=TORCH_129), SPARK),
+    "cu128": (Request(line="cu128", cuda_home="/usr/local/cuda-12.9", torch_home=TORCH_128), SPARK),
+    "cu129-nothing-brought": (Request(line="cu129"), SMALL),
+    "cu128-nothing-brought": (Request(line="cu128"), SMALL),
+    "cu129-official-libraries": (Request(line="cu129", sources="pinned"), SPARK),
+    "cu129-torch-of-13": (Request(line="cu129", torch_home=TORCH_130), SPARK),
+    "cu130-host-code": (Request(line="cu130", extensions=("spinloop", "cumem_allocator")), SMALL),
 }
 
 
@@ -86,7 +94,11 @@ def test_promises_are_complete_and_only_for_compiled_extensions() -> None:
         (Request(line="cu130", arch_list="9.0,12.1a"), ["9.0,12.1a"]),
         (Request(line="cu130", arch_list=""), ["empty"]),
         (Request(line="cu130", extensions=("_C_stable", "nothing")), ["_C_stable", "nothing", "_moe_C_stable_libtorch"]),
-        (Request(line="cu129"), ["--cuda-home", "12.9"]),
+        (Request(line="cu130", extensions=("_moe_C_stable_libtorhc",)), ["did you mean _moe_C_stable_libtorch?"]),
+        (Request(line="cu129", sources="pinned"), ["_vllm_fa2_C", "CUDA 13", "--sources"]),
+        (Request(line="cu129", torch_home=TORCH_130), ["2.14.0+cu130", "CUDA 13.0", "2.14.0+cu129"]),
+        (Request(line="cu130", torch_home=TORCH_129), ["2.14.0+cu129", "CUDA 12.9", "2.14.0+cu130"]),
+        (Request(line="cu130", cpu="x86_64", torch_home=TORCH_130), ["for aarch64", "x86_64"]),
         (Request(line="cu130", cache="magic"), ["magic", "ccache"]),
     ],
 )  # fmt: skip
@@ -154,4 +166,88 @@ def test_a_partial_build_has_a_name_of_its_own() -> None:
     whole = plan_vllm(Request(line="cu130"), PINS, SMALL)
     part = plan_vllm(Request(line="cu130", extensions=("spinloop",)), PINS, SMALL)
     assert whole.stamped == "0.33.0+cu130.sm121"
-    assert part.stamped == "0.33.0+cu130.sm121.partial"
+    assert (part.stamped, part.part, whole.part) == ("0.33.0+cu130.sm121.partial", "partial", "")
+
+
+def test_a_line_of_another_major_takes_no_library_of_the_official_wheel() -> None:
+    """They need libcudart.so.13; vLLM does not import without FlashAttention 2, so that is compiled from its git host."""
+    for name in ("cu129", "cu128", "cu129-nothing-brought"):
+        plan = make(name)
+        origins = {each.name: each.origin for each in plan.extensions}
+        assert "official" not in origins.values()
+        assert origins["_vllm_fa2_C"] == "source"
+        assert origins["_C_extension"] == "left out"
+        assert {tree.name for tree in plan.trees} == {"vllm_flash_attn", "qutlass"}
+        assert "plan.lost" not in {finding.check for finding in plan.findings}
+    assert "official" in {each.origin for each in make("cu130").extensions}
+
+
+def test_an_extension_that_the_list_has_no_code_for_is_not_compiled() -> None:
+    """With CUDA 12.9, FlashKDA has a target for 12.0f and none for 12.1a."""
+    for arch_list, origin in (("12.1a", "left out"), ("12.0f", "source")):
+        plan = plan_vllm(Request(line="cu129", arch_list=arch_list), PINS, SPARK)
+        assert next(each.origin for each in plan.extensions if each.name == "_flashkda_C") == origin
+
+
+def test_a_part_of_a_line_of_another_major_says_that_it_will_not_pass() -> None:
+    plan = plan_vllm(Request(line="cu129", extensions=("spinloop",)), PINS, SPARK)
+    (finding,) = (finding for finding in plan.findings if finding.check == "plan.lost")
+    assert "_C_stable_libtorch" in finding.got
+    assert "--until libraries" in finding.advice
+
+
+def test_requirements_read_as_upstreams_own_wheels_of_that_major() -> None:
+    assert make("cu130").requirements == {}
+    assert make("cu129").requirements == {
+        "nvidia-cutlass-dsl[cu13]": "nvidia-cutlass-dsl",
+        "humming-kernels[cu13]": "humming-kernels[cu12]",
+    }
+    wheel = make("cu129").step("wheel")
+    assert wheel.inputs["requirements"] == make("cu129").requirements
+
+
+def test_what_the_user_brings_is_named_with_how_to_come_by_it() -> None:
+    assert make("cu130").brought == ()
+    missing = make("cu129-nothing-brought").brought
+    assert [(each.what, each.option, each.path) for each in missing] == [
+        ("CUDA 12.9 toolkit", "--cuda-home", ""),
+        ("torch 2.14.0+cu129", "--torch-home", ""),
+    ]
+    assert "cuda-cross-sbsa-12-9" in missing[0].how
+    assert [each.path for each in make("cu128").brought] == ["/usr/local/cuda-12.9", PLACE]
+    assert make("cu128").brought[1].what == "torch 2.14.0+cu128"
+
+
+@pytest.mark.parametrize("name", ["cu130", "cu135", "cu129", "cu128", "cu130-host-code"])
+def test_the_runtime_that_the_wheel_will_meet_is_fetched_for_its_inspection(name: str) -> None:
+    """The line's own, not the compiler's: with cu135 and cu128 they differ."""
+    plan = make(name)
+    (runtime,) = (
+        download for download in plan.downloads if "inspect" in download.steps and "runtime" in download.pin.name
+    )
+    wanted = {"cu129": "12.9.79", "cu128": "12.8.90"}.get(name, "13.0.96")
+    assert (runtime.pin.version, runtime.pin.cpu) == (wanted, "aarch64")
+    assert plan.step("inspect").inputs["runtime"] == [[runtime.pin.filename, runtime.pin.sha256.hex]]
+    assert len({download.pin.filename for download in plan.downloads}) == len(plan.downloads)
+
+
+def test_host_code_alone_needs_memory_and_has_nothing_to_say_about_cuda() -> None:
+    plan = make("cu130-host-code")
+    assert plan.memory > 0
+    assert {finding.check for finding in plan.findings} == {"resources.jobs"}
+
+
+def test_a_torch_of_another_version_is_a_warning() -> None:
+    other = Local(PLACE, "2.11.0+cu130", "3" * 64, "13.0", "aarch64")
+    unknown = Local(PLACE, "2.14.0a0+git1", "4" * 64)
+    for torch, word in ((other, "2.11.0"), (unknown, "does not tell")):
+        plan = plan_vllm(Request(line="cu130", torch_home=torch), PINS, SMALL)
+        found = [finding for finding in plan.findings if finding.check == "plan.torch"]
+        assert {finding.verdict for finding in found} == {Verdict.WARN}
+        assert any(word in finding.message for finding in found)
+
+
+def test_finishing_is_named_where_it_takes_the_work_off_the_driver() -> None:
+    for finish, word in ((True, "finishing compiles ahead of time"), (False, "has to compile it at start")):
+        plan = plan_vllm(Request(line="cu130", finish=finish), PINS, SMALL)
+        assert any(word in finding.got for finding in plan.findings if finding.check == "arch-list.jit")
