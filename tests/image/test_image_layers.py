@@ -8,6 +8,7 @@ import errno
 import gzip
 import hashlib
 import io
+import os
 import tarfile
 import time
 from typing import TYPE_CHECKING
