@@ -16,7 +16,7 @@ from sm121 import errors, pins
 from sm121.documents import STANDARD_OUTPUT, write_document
 from sm121.errors import UsageError, exit_codes
 from sm121.local import local_cutlass, local_torch
-from sm121.plan.cache import CompilerCache
+from sm121.plan.cache import CacheProgram, CompilerCache
 from sm121.plan.flashinfer import plan_flashinfer
 from sm121.plan.model import Request
 from sm121.plan.sharding import Shard
@@ -341,6 +341,10 @@ def _cache(arguments: argparse.Namespace) -> CompilerCache:
         raise UsageError(f"--cache: {error}.", do="name another cache; docs/beyond-one-machine.md has them all.") from error
 
 
+def _folder(arguments: argparse.Namespace) -> str:
+    return str(arguments.work.absolute()) if _cache(arguments).program is CacheProgram.SCCACHE else ""
+
+
 def _shard(text: str) -> Shard | str:
     try:
         return Shard.parse(text) or text
@@ -359,7 +363,7 @@ def _share(share: Share) -> dict[str, str]:
 def _request(arguments: argparse.Namespace) -> Request:
     return Request(
         line=arguments.line, vllm=arguments.vllm, cpu=arguments.cpu, extensions=tuple(arguments.ext),
-        sources=arguments.sources, cache=_cache(arguments).name, arch_list=arguments.arch_list,
+        sources=arguments.sources, cache=_cache(arguments).name, folder=_folder(arguments), arch_list=arguments.arch_list,
         cuda_home=str(arguments.cuda_home) if arguments.cuda_home else None, jobs=arguments.jobs,
         split_compile=arguments.split_compile, finish=arguments.finish, patches=tuple(arguments.patch),
         torch_home=local_torch(arguments.torch_home) if arguments.torch_home else None,

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Self
 
 from sm121 import __version__
+from sm121.compile.caching import CacheUse
 from sm121.errors import PackError
 from sm121.findings import Verdict
 from sm121.pack.ledger import Library, Origin, Patch
@@ -122,6 +123,8 @@ class Manifest:
     outputs: tuple[Output, ...]
     inspection: Inspection
     notes: tuple[str, ...] = ()
+    compiler_cache: CacheUse | None = None
+    """What a compiler cache did when the libraries were compiled; None without one."""
     made_by: str = f"sm121 {__version__}"
 
     @property
@@ -169,6 +172,7 @@ class Manifest:
             ],
             "inspection": {"verdict": str(self.inspection.verdict), "report": self.inspection.report.hex},
             "notes": list(self.notes),
+            **({"compiler_cache": self.compiler_cache.to_data()} if self.compiler_cache else {}),
         }  # fmt: skip
 
     @classmethod
@@ -214,6 +218,7 @@ class Manifest:
             ),
             inspection=_inspection(table.table("inspection")),
             notes=table.texts("notes"),
+            compiler_cache=_cache(table.table("compiler_cache")) if "compiler_cache" in table else None,
         )  # fmt: skip
         table.done()
         if not manifest.outputs:
@@ -272,6 +277,16 @@ def _host(table: Table) -> Host:
     )
     table.done()
     return host
+
+
+def _cache(table: Table) -> CacheUse:
+    use = CacheUse(
+        table.text("program"), table.text("where"), table.text("mode") == "read only",
+        hits=_size(table, "hits"), misses=_size(table, "misses"), shared_hits=_size(table, "shared_hits"),
+        failures=_size(table, "failures"),
+    )  # fmt: skip
+    table.done()
+    return use
 
 
 def _inspection(table: Table) -> Inspection:

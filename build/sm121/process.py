@@ -15,7 +15,7 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sm121.errors import ProgramError
 
@@ -27,6 +27,8 @@ _INHERITED = (
     "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE",
     "http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY",
 )  # fmt: skip
+_GRACE = 10.0
+"""Seconds that a compiler gets to end when it is asked to."""
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -149,21 +151,19 @@ def stream(
 ) -> int:
     """Run a program, write all it prints to `log` as it comes, hand each line to `on_line`, return its status.
 
-    The program leads a process group of its own; when we are interrupted, the whole group is ended, so no
-    compiler goes on in the background.
+    The program is in the care of a guard (`guard.py`): when we are interrupted, crash or are killed, it is ended with
+    everything that it started, so no compiler goes on in the background. A signal is a status of 128 + its number.
     """
     words = [str(argument) for argument in argv]
+    env = dict(env) if env is not None else environment()
+    _require(words[0], cwd, env)
     with log.open("a", encoding="utf-8", errors="replace") as file:
         file.write(f"$ {quoted(words)}\n")
         file.flush()
-        try:
-            child = subprocess.Popen(
-                words, cwd=cwd, env=dict(env) if env is not None else environment(), stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", bufsize=1,
-                start_new_session=True,
-            )  # fmt: skip
-        except FileNotFoundError as error:
-            raise _missing(words[0], error) from error
+        child = subprocess.Popen(
+            _guarded(words, _GRACE), cwd=cwd, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True, errors="replace", bufsize=1, start_new_session=True,
+        )  # fmt: skip
         assert child.stdout is not None
         try:
             for line in child.stdout:
@@ -171,9 +171,8 @@ def stream(
                 file.flush()
                 on_line(line.rstrip("\n"))
             return child.wait()
-        except BaseException:
-            _end_group(child)
-            raise
+        finally:
+            _release(child, _GRACE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,13 +193,7 @@ class Running:
 
     def stop(self) -> None:
         """End it with everything that it started, and wait until nothing is left."""
-        assert self._guard.stdin is not None
-        self._guard.stdin.close()
-        try:
-            self._guard.wait(self.grace + 20)
-        except subprocess.TimeoutExpired:
-            self._guard.kill()
-            self._guard.wait()
+        _release(self._guard, self.grace)
 
 
 def start(
@@ -216,8 +209,7 @@ def start(
         file.write(f"$ {quoted(words)}\n".encode())
         file.flush()
         guard = subprocess.Popen(
-            [sys.executable, "-I", str(Path(__file__).with_name("guard.py")), str(grace), *words], cwd=cwd,
-            env=dict(env) if env is not None else environment(), stdin=subprocess.PIPE, stdout=file,
+            _guarded(words, grace), cwd=cwd, env=dict(env) if env is not None else environment(), stdin=subprocess.PIPE, stdout=file,
             stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
     return Running(words, log, grace, guard)
@@ -238,14 +230,25 @@ def _missing(program: str, error: FileNotFoundError) -> ProgramError:
     return ProgramError(f"the program {program} was not found.", do=f"install {program} or put it on PATH.")
 
 
-def _end_group(child: subprocess.Popen[str]) -> None:
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        try:
-            os.killpg(child.pid, number)
-        except ProcessLookupError:
-            return
-        try:
-            child.wait(timeout=10)
-        except subprocess.TimeoutExpired:
-            continue
-        return
+def _require(program: str, cwd: Path | None, env: Mapping[str, str]) -> None:
+    """Say of a program or a folder that does not exist what the guard could only say as a status."""
+    if cwd is not None and not cwd.is_dir():
+        raise ProgramError(f"the folder {cwd} to run {program} in does not exist.")
+    found = (cwd or Path()) / program if "/" in program else find(program, path=env.get("PATH", os.defpath))
+    if found is None or not Path(found).exists():
+        raise ProgramError(f"the program {program} was not found.", do=f"install {program} or put it on PATH.")
+
+
+def _guarded(words: Sequence[str], grace: float) -> list[str]:
+    return [sys.executable, "-I", str(Path(__file__).with_name("guard.py")), str(grace), *words]
+
+
+def _release(guard: subprocess.Popen[Any], grace: float) -> None:
+    """Let go of a guard's pipe, which ends what it guards, and wait until nothing is left."""
+    assert guard.stdin is not None
+    guard.stdin.close()
+    try:
+        guard.wait(grace + 20)
+    except subprocess.TimeoutExpired:
+        guard.kill()
+        guard.wait()

@@ -40,11 +40,14 @@ class CacheUse:
     failures: int = 0
 
     def to_data(self) -> dict[str, Any]:
-        return asdict(self)
+        told = asdict(self)
+        told["mode"] = "read only" if told.pop("read_only") else "read and write"
+        return told
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> Self:
-        return cls(**data)
+        known = dict(data)
+        return cls(read_only=known.pop("mode") == "read only", **known)
 
     def __str__(self) -> str:
         total = self.hits + self.misses

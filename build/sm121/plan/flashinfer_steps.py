@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
-from sm121.plan.steps import COMPILERS, digests, step, toolkit_parts, toolkit_step, used_tools
+from sm121.plan.steps import COMPILERS, compiled_through, digests, step, toolkit_parts, toolkit_step, used_tools
 from sm121.target import GB10
 
 if TYPE_CHECKING:
@@ -97,7 +97,8 @@ def flashinfer_steps(choice: Choice, patches: Sequence[tuple[str, str]]) -> tupl
             "extra": sorted({module.extra for module in selection.modules if module.extra}),
             "arch list": str(choice.arch), "torch": choice.release.torch, "cuda": str(line.compiler.release),
             "python": ".".join(host.python.split(".")[:2]), "host compiler": host.compiler,
-            "compiler": COMPILERS[host.cpu, request.cpu], "split compile": request.split_compile,
+            "compiler": COMPILERS[host.cpu, request.cpu], **compiled_through(request, choice.tools),
+            "split compile": request.split_compile,
         },
         needs=(source, toolkit, ffi), env={"PATH": "{tree}/cuda/bin:{tree}/tools/bin:{system}"}, recipe="modules",
     )  # fmt: skip

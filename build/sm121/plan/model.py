@@ -72,6 +72,8 @@ class Request:
     """An unpacked or installed torch for the target, instead of the pinned wheel."""
     cutlass_home: Local | None = None
     """A CUTLASS source folder instead of the copy in the official wheel."""
+    folder: str = ""
+    """Where the build tree is, if the bytes depend on it: sccache names files by absolute paths, and keeps them so."""
     modules: tuple[str, ...] = ()
     """FlashInfer: the name of a set, or names and regular expressions of modules; empty means the default set."""
 

@@ -61,6 +61,13 @@ def cache_problems(request: Request) -> list[str]:
     return []
 
 
+def compiled_through(request: Request, tools: Iterable[FilePin]) -> dict[str, Any]:
+    """What of the compiler cache decides about the bytes: nothing, or sccache, which runs nvcc's steps by itself."""
+    if CompilerCache.parse(request.cache).program is not CacheProgram.SCCACHE:
+        return {}
+    return {"compiled through": digests(*(t for t in tools if t.name == "sccache")), "folder": request.folder}
+
+
 def toolkit_parts(request: Request, line: Line, host: Host, project: str) -> list[FilePin]:
     """The wheels that the toolkit folder is made of."""
     wanted = {Role.HOST, Role.TARGET, Role.HEADERS}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from sm121.plan.brought import has_torch
 from sm121.plan.components import requirement_changes
 from sm121.plan.model import FINISH_ARCHS
-from sm121.plan.steps import COMPILERS, digests, step, toolkit_parts, toolkit_step, used_tools
+from sm121.plan.steps import COMPILERS, compiled_through, digests, step, toolkit_parts, toolkit_step, used_tools
 from sm121.target import GB10
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def vllm_steps(choice: Choice, patches: Sequence[tuple[str, str]], left_out: Ite
         "libraries", f"compile {', '.join(choice.compiled)}",
         {
             "targets": list(choice.compiled), "python": ".".join(host.python.split(".")[:2]),
-            "host compiler": host.compiler,
+            "host compiler": host.compiler, **compiled_through(request, choice.tools),
         },
         needs=(source, toolkit, torch, cutlass, *([trees] if choice.trees else [])),
         argv=_cmake(choice),

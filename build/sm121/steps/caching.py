@@ -122,6 +122,14 @@ def _with_sccache(
             place.parent.rmdir()
 
 
+def cache_notes(run: Run) -> tuple[str, ...]:
+    """What the ledger says of a cache program that decides about the bytes."""
+    program = cache_of(run).program
+    if program is not CacheProgram.SCCACHE:
+        return ()
+    return (f"compiled through sccache below {run.work.root}: the libraries' bytes depend on that path",)
+
+
 def keep_record(made: Path, into: Path) -> None:
     """Copy the record of the compile in the folder `made` into a step's result."""
     if (made / RECORD).exists():
@@ -134,7 +142,7 @@ def read_use(folder: Path) -> CacheUse | None:
         return CacheUse.from_data(json.loads((folder / RECORD).read_text()))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, TypeError) as error:
+    except (OSError, ValueError, TypeError, KeyError) as error:
         raise PackError(f"{folder / RECORD} cannot be read: {error}.", do="remove that step's folder.") from error
 
 

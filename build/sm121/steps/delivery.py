@@ -27,6 +27,7 @@ from sm121.pack.wheel import assemble
 from sm121.plan.model import after_finishing
 from sm121.sources.patches import Ledger
 from sm121.sources.unpack import unpack
+from sm121.steps.caching import cache_notes, read_use
 from sm121.steps.finishing import finished_libraries, finishing_notes
 from sm121.target import GB10
 from sm121.values import CudaVersion, Sha256
@@ -215,6 +216,7 @@ def _manifest(run: Run, described: dict[str, Any], wheels: Sequence[Path], repor
         outputs=tuple(Output(wheel.name, Sha256.of_file(wheel), wheel.stat().st_size) for wheel in wheels),
         inspection=Inspection(Verdict((run.result("inspect") / "verdict").read_text()), Sha256.of_bytes(report)),
         notes=made_with(run).notes,
+        compiler_cache=read_use(run.result("libraries")),
     )
 
 
@@ -239,5 +241,5 @@ def made_with(run: Run) -> MadeWith:
         pins=Sha256.of_bytes(json.dumps(pinned).encode()),
         toolkit=f"nvcc {toolkit['nvcc']} ({toolkit['kind']}), {run.plan.host.compiler}",
         patches=tuple(Patch(entry.name, entry.sha256, entry.state) for entry in ledger.entries),
-        notes=(f"CUTLASS {run.plan.cutlass}", *finishing_notes(run)),
+        notes=(f"CUTLASS {run.plan.cutlass}", *cache_notes(run), *finishing_notes(run)),
     )

@@ -18,6 +18,7 @@ from sm121.compile.build import Cost, Schedule, build, configure, planned_units
 from sm121.compile.loading import unresolved
 from sm121.compile.ninja import object_name
 from sm121.errors import CompileError
+from sm121.plan.cache import CacheProgram
 from sm121.plan.components import HEAVY, costs
 from sm121.plan.steps import COMPILERS
 from sm121.preflight import loader_emulator
@@ -86,6 +87,8 @@ def prepare(run: Run, edited: Edited | None = None) -> Prepared:
     env = process.environment({name: value.format(**values) for name, value in step.env.items()})
     prepared = Prepared(tree, {**env, **cache_environment(run)}, _schedule(run))
     state = f"{step.key} {edited.place(tree / 'source')}" if edited else step.key
+    if (program := caching.cache_of(run).program) is not CacheProgram.CCACHE:
+        state = f"{state} {program}"  # it stands in every command
     configured = tree / "obj" / "configured.json"
     if not configured.exists() or configured.read_text() != state:
         configured.unlink(missing_ok=True)

@@ -19,6 +19,7 @@ from sm121.compile.flashinfer.configure import CONFIGURED, Modules, generate, re
 from sm121.errors import CompileError
 from sm121.plan.components import HEAVY
 from sm121.plan.flashinfer_modules import unit_cost
+from sm121.steps import caching
 from sm121.steps.libraries import (
     Prepared,
     build_tree_of,
@@ -89,6 +90,7 @@ def modules(run: Run, into: Path) -> None:
     trace = {"requested": run.plan.arch_list, "units": json.loads((tree / "obj" / "gencodes.json").read_text())}
     (into / "trace.json").write_text(json.dumps(trace, indent=1) + "\n")
     (into / "costs.json").write_text(json.dumps([asdict(cost) for cost in made], indent=1) + "\n")
+    caching.keep_record(tree / "obj", into)
 
 
 def _modules(run: Run, tree: Path) -> Modules:
