@@ -47,6 +47,9 @@ PLATFORMS = {Cpu.AARCH64: LINUX_ARM64, Cpu.X86_64: Platform("linux", "amd64")}
 HEAVY = 48_000_000
 """Bytes from which a wheel of the runtime set has a layer of its own."""
 _MOST_HEAVY = 60
+MAKER = "sm121: "
+WHEEL_LAYER = f"{MAKER}wheel "
+"""How the history names a layer that holds one of our wheels and nothing else."""
 DEFAULT_EPOCH = 315532800
 """1980-01-01, the earliest time that a wheel's own archive can hold."""
 
@@ -237,7 +240,7 @@ class _Making:
         request = self.request
         key = self._key(entries)
         known = self.store.root / "layers" / f"{key.hex}.json"
-        made_by = f"sm121: {created_by}"
+        made_by = f"{MAKER}{created_by}"
         if (done := _known(known, self.store, made_by, comment)) is not None:
             self.progress.kept(f"layer: {title}")
             return done

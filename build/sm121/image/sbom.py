@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _STATUS = "var/lib/dpkg/status"
 _STATUS_PARTS = "var/lib/dpkg/status.d/"
+_DOCUMENTS = frozenset({"METADATA", "PKG-INFO", "direct_url.json"})
 _RELEASE = ("etc/os-release", "usr/lib/os-release")
 _NAMESPACE = uuid.UUID("6f0f0dd5-7d3b-5d0e-9d53-2c4b7f0a1f3e")
 
@@ -71,12 +72,15 @@ def contents_of(image: Image) -> Contents:
         if not dist.vendored and dist.name and dist.version
     ]  # fmt: skip
     parts += [part for data in status for part in _debian(data)]
-    return Contents(tuple(sorted(set(parts), key=lambda part: (part.kind, part.name, part.version))), system)
+    # Of a package that is there twice, the one of which more is known.
+    ordered = sorted(parts, key=lambda part: (part.kind, part.name, part.version, part.sha256, part.license))
+    found = {(part.kind, part.name, part.version): part for part in ordered}
+    return Contents(tuple(found.values()), system)
 
 
 def _wanted(path: str) -> bool:
     folder, _, name = path.rpartition("/")
-    described = folder.endswith(".dist-info") and name in {"METADATA", "direct_url.json"}
+    described = folder.endswith((".dist-info", ".egg-info")) and name in _DOCUMENTS
     return (
         described or path in {_STATUS, *_RELEASE} or path.startswith(_STATUS_PARTS) or path.endswith(".egg-info")
     )

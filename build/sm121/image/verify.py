@@ -14,6 +14,7 @@ from sm121.artifact.installed import Survey
 from sm121.errors import ArtifactError, ImageError, ProgramError, Sm121Error
 from sm121.findings import Finding, Verdict
 from sm121.image.contents import contents_digest
+from sm121.image.daemonless import WHEEL_LAYER
 from sm121.image.names import ImmutableName
 from sm121.image.naming import record_of
 from sm121.image.provenance import PREDICATE, STATEMENT
@@ -213,15 +214,17 @@ def _provenance(found: Sequence[Attached], record: ImageRecord) -> Iterator[Find
 def _contents(image: Image, record: ImageRecord, bills: Sequence[Attached]) -> Iterator[Finding]:
     """The files of our wheels, and the bill against what is installed. Streams the layers once."""
     seen = Survey(image)
-    ours = {layer.digest for layer in record.our_layers if layer.holds.startswith("sm121: wheel ")}
+    own = record.our_layers
+    alone = [layer for layer in own if layer.holds.startswith(WHEEL_LAYER)]
+    ours = {str(layer.digest) for layer in alone or own}
     for member in image.members(seen.wants):
-        # Only our wheels are hashed file by file; every layer is hashed as a whole.
-        if member.layer in {str(digest) for digest in ours} or "-info" in member.path:
+        # Only where our wheels lie is hashed file by file; every layer is hashed as a whole.
+        if member.layer in ours or "-info" in member.path:
             seen.see(member)
     for finding in image.problems:
         if finding.verdict.rank >= Verdict.WARN.rank:
             yield finding
-    installed = [dist for dist in seen.distributions() if not dist.vendored and dist.name]
+    installed = [dist for dist in seen.distributions() if not dist.vendored and dist.name and dist.version]
     for wheel in record.wheels:
         yield from _wheel(wheel, installed)
     parts = {Part("pypi", dist.key, dist.version) for dist in installed}
