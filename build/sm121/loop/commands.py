@@ -46,7 +46,7 @@ where to edit:
 what is compiled:
   FILE     every unit that reads the file, by ninja's own record (a header: all that include it)
   NAME     every unit with a kernel of that name, a match of that regular expression, or of that family
-  --patch  every unit that the patch reaches; compared with the same sources without it
+  --patch  every unit that the patch reaches, with the patches before it; compared with those alone
   nothing  the same as --changed: every unit that differs from the pinned sources with their patches
 
 what it is compared with (--before):
@@ -163,7 +163,7 @@ def _once(task: Task) -> int:
     started = time.monotonic()
     arguments, progress = task.arguments, task.build.progress
     with task.build.work.locked():
-        session = Session(task.build, task.state, task.base)
+        session = Session(task.build, task.state, task.base, records=not arguments.around)
         chosen = task.choose(session)
         if chosen:
             progress.say(f"{len(chosen)} units, from {task.state.title}:")

@@ -70,11 +70,17 @@ class Comparing:
 
 
 class Session:
-    """The loop over one plan. Everything that compiles happens while the scratch folder is locked for us."""
+    """The loop over one plan. Everything that compiles happens while the scratch folder is locked for us.
 
-    def __init__(self, build: Build, state: State, base: State | None = None, *, tree: str = EDITED) -> None:
+    `tree` names the build tree of the state; with `records`, what is made of it enters the history of its units.
+    """
+
+    def __init__(
+        self, build: Build, state: State, base: State | None = None, *, tree: str = EDITED, records: bool = True
+    ) -> None:
         self.build = build
         self._name = tree
+        self._records = records
         self.state = state
         self.pinned = base or pinned(build)
         self.store = Store.of(build)
@@ -111,7 +117,7 @@ class Session:
         tree = self.tree
         seconds, failed, error = self._make(tree, [one.unit for one in chosen])
         made = [one for one in chosen if one.unit.object not in failed]
-        kept = self._keep(tree, [one.unit for one in made])
+        kept = self._keep(tree, [one.unit for one in made], newest=self._records)
         before = self._befores([one.unit for one in made], kept, comparing)
         beside: dict[str, dict[str, Kept]] = {}
         for arch in archs:

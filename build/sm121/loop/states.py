@@ -87,16 +87,16 @@ def at_revision(build: Build, root: Path, revision: str) -> State:
 
 
 def around_patch(build: Build, folder: Path, name: str, mirror: Path | None) -> tuple[State, State]:
-    """The pinned sources without and with one patch: `name` is one of a series of this version, or a patch file.
+    """The sources without and with one patch: `name` is one of a series of this version, or a patch file.
 
-    Raises PatchError if there is no such patch, or if the patches do not apply without or with it.
+    A patch of a series lies on those before it, a file on all of them: later ones may need it, so they are left out.
+    Raises PatchError if there is no such patch, or if it does not apply.
     """
     plan = build.plan
     title = f"{plan.project} {plan.version}"
-    usual = load_patches(folder, plan.project, plan.version, plan.patches)
     if Path(name).is_file():
         patch = Patch.parse(Path(name).name, Path(name).read_bytes())
-        without, everything = usual, [*usual, patch]
+        before = load_patches(folder, plan.project, plan.version, plan.patches)
     else:
         series = load_series(folder, plan.project, plan.version)
         known = {one.name.removesuffix(".patch"): one for each in series for one in each.patches}
@@ -106,11 +106,12 @@ def around_patch(build: Build, folder: Path, name: str, mirror: Path | None) -> 
                 f"there is no patch {name!r} for {title}, and no such file.",
                 do=f"choose among: {', '.join(sorted(known)) or 'none are there'}.",
             )
+        patch = known[wanted]
         everything = load_patches(folder, plan.project, plan.version, {*plan.patches, wanted})
-        without = [one for one in everything if one.name.removesuffix(".patch") != wanted]
+        before = everything[: [one.name for one in everything].index(patch.name)]
     return (
-        with_patches(build, without, f"{title} without {name}", mirror),
-        with_patches(build, everything, f"{title} with {name}", mirror),
+        with_patches(build, before, f"{title} without {patch.name}", mirror),
+        with_patches(build, [*before, patch], f"{title} with {patch.name}", mirror),
     )
 
 
