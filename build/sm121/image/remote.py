@@ -119,8 +119,10 @@ class Repository:
             moved(descriptor.size)
             return store.path(descriptor.digest)
         part = store.part(descriptor.digest)
-        with writing(part, wanted=descriptor.size):
-            part.parent.mkdir(parents=True, exist_ok=True)
+        with writing(part, wanted=descriptor.size), store.locked(descriptor.digest):
+            if store.has(descriptor.digest, descriptor.size):  # another process brought it meanwhile
+                moved(descriptor.size)
+                return store.path(descriptor.digest)
             for attempt in range(2):
                 there = self._fetched(descriptor, part, moved)
                 try:

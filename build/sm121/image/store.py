@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import shutil
@@ -74,6 +75,16 @@ class BlobStore:
                 admit.finish()
             finally:
                 Path(name).unlink(missing_ok=True)
+
+    @contextmanager
+    def locked(self, digest: Sha256) -> Iterator[None]:
+        """Keep one blob for this process: two that fetch into one store wait for each other."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        lock = self.root / "locks" / digest.hex  # stays: a lock that is removed can be held by two
+        lock.parent.mkdir(exist_ok=True)
+        with lock.open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
 
     def admit_part(self, digest: Sha256, size: int) -> Path:
         """Give fetched bytes their name, or raise DigestError and throw them away."""
