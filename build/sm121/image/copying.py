@@ -52,11 +52,19 @@ def copy_image(
     """
     mover = _Mover(source, target, store, Copied(digest))
     tree = mover.read(digest, 1)
-    with progress.counter(f"copy {digest.hex[:12]} to {target.name}", 1, "B") as counter:
-        mover.send([tree], counter)
-        if referrers:
-            for node in mover.all(tree):
-                mover.attachments(node.document.digest, counter)
+    nodes = mover.all(tree)
+    blobs = {blob.digest: blob for node in nodes for blob in node.blobs}
+    with progress.counter(
+        f"copy {digest.hex[:12]} to {target.name}", sum(b.size for b in blobs.values()), "B"
+    ) as counter:
+        for blob in blobs.values():
+            mover.blob(blob, counter)
+    for node in reversed(nodes):
+        if not target.has_document(node.document.digest):
+            target.push_document(node.document)
+    if referrers:
+        for node in nodes:
+            mover.attachments(node.document.digest)
     target.name_document(tree.document, tag)
     return mover.result
 
@@ -96,31 +104,34 @@ class _Mover:
     def all(self, node: _Node) -> list[_Node]:
         return [node, *(each for child in node.children for each in self.all(child))]
 
-    def send(self, nodes: list[_Node], counter: Counter) -> None:
-        """Blobs first, then documents from the innermost outwards."""
-        blobs = {blob.digest: blob for top in nodes for node in self.all(top) for blob in node.blobs}
-        for blob in blobs.values():
-            self.result.blobs += 1
-            self.result.size += blob.size
-            counter.update(self.result.size, f"{blob.digest.hex[:12]}", total=max(1, self.result.size))
-            self._blob(blob)
-        for top in nodes:
-            for node in reversed(self.all(top)):
-                if not self.target.has_document(node.document.digest):
-                    self.target.push_document(node.document)
+    def blob(self, blob: Descriptor, counter: Counter | None = None) -> None:
+        """Bring one blob to the target unless it is there."""
+        before = self.result.size
+        self.result.blobs += 1
+        self.result.size += blob.size
+        if not self.target.has_blob(blob.digest):
+            self._moved(blob, before, counter)
+        if counter is not None:
+            counter.update(self.result.size, blob.digest.hex[:12])
 
-    def _blob(self, blob: Descriptor) -> None:
-        if self.target.has_blob(blob.digest):
-            return
+    def _moved(self, blob: Descriptor, before: int, counter: Counter | None) -> None:
         kept = self.store.has(blob.digest, blob.size)
         path = self.source.pull_blob(blob, self.store, lambda _: None)
-        sent = self.target.push_blob(blob.digest, path, lambda _: None)
+        done = 0
+
+        def told(count: int) -> None:
+            nonlocal done
+            done += count
+            if counter is not None:
+                counter.update(before + done, blob.digest.hex[:12])
+
+        sent = self.target.push_blob(blob.digest, path, told)
         self.result.sent += sent
         self.result.blobs_sent += bool(sent)
         if not kept and path == self.store.path(blob.digest):
             path.unlink()
 
-    def attachments(self, digest: Sha256, counter: Counter) -> None:
+    def attachments(self, digest: Sha256) -> None:
         """What refers to a document, and what refers to that."""
         for descriptor in self.source.referrers(digest):
             if descriptor.digest in self.seen:
@@ -129,10 +140,10 @@ class _Mover:
             if node.children:
                 raise ImageError(f"{self.source.name}: {descriptor.digest} is attached and is an index.")
             for blob in node.blobs:
-                self._blob(blob)
+                self.blob(blob)
             self.target.attach(digest, _described(node.document, descriptor))
             self.result.attached += 1
-            self.attachments(descriptor.digest, counter)
+            self.attachments(descriptor.digest)
 
 
 def _described(document: Document, descriptor: Descriptor) -> Document:
