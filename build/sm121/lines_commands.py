@@ -109,6 +109,7 @@ def lines_json(views: Sequence[LineView], version: str, cpu: str) -> dict[str, A
                 "torch": {"version": view.torch, "from": view.torch_from},
                 "runtime": dict(view.runtime), "arch_lists": dict(view.lists),
                 "targets": {name: list(targets) for name, targets in view.targets.items()},
+                "flashinfer_modules": dict(view.modules),
                 "loads_as": str(view.loads_as),
                 "extensions": [
                     {
@@ -198,8 +199,16 @@ def _lists(view: LineView) -> str:
     return f"{view.lists['vllm']} -> {generic}" + ("" if gated == generic else f", SM12x kernels {gated}")
 
 
+def _modules(view: LineView) -> str:
+    sets = ", ".join(f"{name} {count}" for name, count in view.modules.items())
+    return f"{view.lists['flashinfer']} -> {' '.join(view.targets['flashinfer'])}" + (
+        f"; modules: {sets}" if sets else ""
+    )
+
+
 _ROWS: dict[str, Callable[[LineView], str]] = {
     "for": lambda view: view.summary,
+    "delivers on 12.1": _delivers,
     "compiled by": lambda view: f"nvcc {view.nvcc} (toolkit {view.toolkit})",
     "compiler here": lambda view: "\n".join(
         f"{each.kind}: {'yes' if each.possible else 'no'}, {each.note}" for each in view.toolchains
@@ -208,8 +217,7 @@ _ROWS: dict[str, Callable[[LineView], str]] = {
     "runtime": lambda view: "\n".join(f"{name}: {what}" for name, what in view.runtime.items()),
     "driver": lambda view: f"{view.driver} or newer; PTX, if left, CUDA {view.ptx_driver}",
     "vLLM list": _lists,
-    "FlashInfer list": lambda view: f"{view.lists['flashinfer']} -> {' '.join(view.targets['flashinfer'])}",
-    "delivers on 12.1": _delivers,
+    "FlashInfer list": _modules,
 }
 
 

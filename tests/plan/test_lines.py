@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from rich.console import Console
@@ -19,6 +21,9 @@ from sm121.target import LoadsAs
 from sm121.toolchain import examine
 from sm121.values import ArchSpec, CudaVersion
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = Path(__file__).parent / "golden" / "lines.json"
 PINS = pins.load(ROOT / "pins")
@@ -29,9 +34,13 @@ INSTALLED = {
 }
 
 
-def views(**given: object) -> dict[str, LineView]:
-    known = {"host": "x86_64", "installed": {}} | given
-    return {view.name: view for view in line_views(PINS, **known)}  # type: ignore[arg-type]
+@cache
+def _views(installed: tuple[tuple[str, CudaVersion | None], ...]) -> dict[str, LineView]:
+    return {view.name: view for view in line_views(PINS, host="x86_64", installed=dict(installed))}
+
+
+def views(installed: Mapping[str, CudaVersion | None] | None = None) -> dict[str, LineView]:
+    return _views(tuple((installed or {}).items()))
 
 
 def test_golden() -> None:
@@ -75,6 +84,12 @@ def test_ways_to_the_compiler(installed: dict[str, CudaVersion], possible: dict[
         for name, view in views(installed=installed).items()
     }
     assert found == possible
+
+
+def test_flashinfers_modules_and_their_targets() -> None:
+    for view in views().values():
+        assert view.targets["flashinfer"] == ("sm_120f", "sm_121a")
+        assert 0 < view.modules["serving"] < view.modules["all"]
 
 
 def test_runtime_torch_and_driver() -> None:

@@ -12,6 +12,7 @@ from sm121.findings import Verdict
 from sm121.pins import Role
 from sm121.plan.brought import has_torch
 from sm121.plan.components import components
+from sm121.plan.flashinfer import plan_flashinfer
 from sm121.plan.model import Host, Request, after_finishing
 from sm121.plan.vllm import plan_vllm
 from sm121.resources import Machine
@@ -20,13 +21,17 @@ from sm121.target import GB10, LoadsAs, loads_as
 from sm121.values import ArchSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from sm121.arch_lists import GroupTargets
     from sm121.pins import Line, Pins, Release
     from sm121.plan.components import Component
     from sm121.plan.model import Cpu, Extension, Plan
     from sm121.values import CudaVersion
+
+
+_ANY = Machine(cpus=1, memory_total=None, memory_available=None)
+"""The machine of a plan of which nothing but the wheels' content is asked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +95,8 @@ class LineView:
     """Project to its architecture list."""
     targets: Mapping[str, tuple[str, ...]]
     """`generic` and `gated` of vLLM, `flashinfer`: what the lists become."""
+    modules: Mapping[str, int]
+    """FlashInfer: set of modules to how many it has; empty for a release whose modules are not known."""
     extensions: tuple[ExtensionLine, ...]
     groups: tuple[GroupLine, ...]
     toolchains: tuple[Toolchain, ...]
@@ -125,7 +132,11 @@ def _view(
     flashinfer = effective("flashinfer", release.flashinfer.version, line.compiler, line.flashinfer_arch_list)
     parts = {part.name: part for part in components(release.version, cpu)}
     groups = tuple(_group(row, release.version, cpu) for row in vllm.groups)
-    plan, problems = _planned(pins, line, release, cpu, host)
+    request = Request(line=line.name, vllm=release.version, cpu=cpu)
+    somewhere = Host(cpu=host, machine=_ANY, python="3.12", compiler="")
+    plan, problems = _planned(plan_vllm, request, pins, somewhere)
+    modules, _ = _planned(plan_flashinfer, request, pins, somewhere)
+    built = modules.archs.get("all modules", ()) if modules else ()
     judged = judge_arch_list(
         "flashinfer", release.flashinfer.version, line.compiler, line.flashinfer_arch_list, GB10
     )
@@ -143,8 +154,10 @@ def _view(
         targets={
             "generic": tuple(arch.sm for arch in vllm.generic),
             "gated": tuple(arch.sm for arch in vllm.gated),
-            "flashinfer": tuple(arch.sm for arch in flashinfer.generic),
+            "flashinfer": tuple(ArchSpec.parse(arch).sm for arch in built)
+            or tuple(arch.sm for arch in flashinfer.generic),
         },
+        modules={each.name: each.libraries for each in modules.sets} if modules else {},
         extensions=tuple(
             _extension(each, parts[each.name], groups) for each in (plan.extensions if plan else ())
         ),
@@ -156,12 +169,12 @@ def _view(
     )
 
 
-def _planned(pins: Pins, line: Line, release: Release, cpu: Cpu, host: Cpu) -> tuple[Plan | None, list[str]]:
-    """The plan of a build that asks for nothing but this line, on a machine of that processor."""
-    machine = Machine(cpus=1, memory_total=None, memory_available=None)
-    somewhere = Host(cpu=host, machine=machine, python="3.12", compiler="")
+def _planned(
+    planner: Callable[[Request, Pins, Host], Plan], request: Request, pins: Pins, host: Host
+) -> tuple[Plan | None, list[str]]:
+    """The plan of a build that asks for nothing but its line, or why there is none."""
     try:
-        return plan_vllm(Request(line=line.name, vllm=release.version, cpu=cpu), pins, somewhere), []
+        return planner(request, pins, host), []
     except PlanError as error:
         return None, error.problems
 
