@@ -20,6 +20,7 @@ from sm121.image.daemonless import assemble, tool_versions
 from sm121.image.folder import LayoutFolder
 from sm121.image.names import ImmutableName
 from sm121.image.naming import give_immutable_name, record_of
+from sm121.image.places import exact
 from sm121.image.placing import described
 from sm121.image.provenance import PREDICATE, provenance
 from sm121.image.record import ImageRecord, RecordedLayer
@@ -34,7 +35,7 @@ from sm121.sources.disk import completed_file, sync_folder, writing
 from sm121.values import Sha256
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from sm121.image.copying import Copied
     from sm121.image.daemonless import Assembled, ImageRequest
@@ -209,12 +210,7 @@ def push_image(
     Raises ImageError if that name means another image there.
     """
     place = LayoutFolder(layout)
-    record = next(_records(place))
+    record = record_of(place, exact(place, ""))
     copied = copy_image(place, repository, record.digest, store, progress)
     give_immutable_name(repository, record.name, record.digest)
     return record, copied
-
-
-def _records(place: LayoutFolder) -> Iterator[ImageRecord]:
-    for image in place.images():
-        yield record_of(place, image.digest)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from typing import TYPE_CHECKING, Self
-from urllib.parse import quote, urlencode, urljoin, urlsplit
+from urllib.parse import urljoin
 
 from sm121.artifact.credentials import find_credential
 from sm121.artifact.imagedocs import INDEX_TYPES, MANIFEST_TYPES, Descriptor
@@ -18,6 +18,7 @@ from sm121.artifact.reference import parse_digest
 from sm121.artifact.registry import BROKEN, TRIES, Registry
 from sm121.errors import ArtifactError, DigestError, ImageError
 from sm121.image.documents import OCI_INDEX, Document, image_index
+from sm121.image.uploads import Uploads, check_digest
 from sm121.sources.disk import writing
 from sm121.values import Sha256
 
@@ -51,6 +52,7 @@ class Repository:
         scopes = [f"repository:{reference.repository}:{'pull,push' if write else 'pull'}"]
         scopes += [f"repository:{name}:pull" for name in self.mounts]
         self.registry = Registry(reference, credential, pause, scopes=tuple(scopes), insecure=insecure)
+        self._uploads = Uploads(self.registry)
 
     @property
     def name(self) -> str:
@@ -80,7 +82,7 @@ class Repository:
         with self.registry.request("GET", f"manifests/{name}", headers, good=(200, 404)) as answer:
             if answer.status_code == 404:
                 return None
-            data = answer.raw.read(LIMITS.document + 1, decode_content=False)
+            data = self._body(f"manifests/{name}", answer)
             stated, media_type = (
                 answer.headers.get("Docker-Content-Digest", ""),
                 answer.headers.get("Content-Type", ""),
@@ -96,7 +98,7 @@ class Repository:
 
     def small_blob(self, descriptor: Descriptor) -> bytes:
         """A blob that is read whole, verified."""
-        data, _ = self.registry.document(f"blobs/{descriptor.digest}")
+        data, _ = self.registry.document(f"blobs/{descriptor.digest}", limit=LIMITS.record)
         if Sha256.of_bytes(data) != descriptor.digest:
             raise DigestError(f"{self.reference.name}: {descriptor.digest} was asked for; the bytes are others.")
         return data
@@ -166,88 +168,15 @@ class Repository:
     def push_blob(self, digest: Sha256, path: Path, moved: Callable[[int], None]) -> int:
         """Put a blob there unless it is; returns the bytes that were sent."""
         size = path.stat().st_size
-        if self.has_blob(digest) or any(self._mounted(digest, name) for name in self.mounts):
+        if self.has_blob(digest) or any(self._uploads.mounted(digest, name) for name in self.mounts):
             moved(size)
             return 0
-        location = self._begun()
-        for attempt in range(TRIES):
-            try:
-                location = self._sent(location, path, size, moved)
-                self._ended(location, digest)
-            except _Lost as lost:
-                moved(-lost.position)
-                if attempt == TRIES - 1:
-                    raise lost.error from lost
-                self.registry.pause(0.5 * 2**attempt)
-                location = self._begun()
-            else:
-                break
+        self._uploads.send(digest, path, moved)
         if not self.has_blob(digest):
             raise ImageError(
                 f"{self.reference.registry} took {digest} and does not have it.", do="look at the registry's log."
             )
         return size
-
-    def _mounted(self, digest: Sha256, source: str) -> bool:
-        """Take a blob over from another repository of the registry; False if it has none or will not."""
-        query = urlencode({"mount": str(digest), "from": source})
-        with self.registry.request(
-            "POST", f"blobs/uploads/?{query}", {"Content-Length": "0"}, good=(201, 202, 400, 401, 403, 404, 405)
-        ) as answer:
-            if answer.status_code == 202:  # an ordinary upload was begun instead; nothing will come
-                self._cancel(self._location(answer))
-            return answer.status_code == 201
-
-    def _begun(self) -> str:
-        with self.registry.request("POST", "blobs/uploads/", {"Content-Length": "0"}, good=(202,)) as answer:
-            return self._location(answer)
-
-    def _cancel(self, location: str) -> None:
-        self.registry.request("DELETE", location, {}, good=range(200, 600)).close()
-
-    def _sent(self, location: str, path: Path, size: int, moved: Callable[[int], None]) -> str:
-        """Send the bytes in one stream; where it breaks, go on from what the registry has. Raises _Lost."""
-        position, failures = 0, 0
-        while position < size:
-            headers = {"Content-Type": "application/octet-stream", "Content-Length": str(size - position)}
-            if position:
-                headers["Content-Range"] = f"{position}-{size - 1}"
-            told = _Told(moved)
-            try:
-                with self.registry.request(
-                    "PATCH", location, headers, good=(202,), tries=1,
-                    body=lambda: _Slice(path, position, told),  # noqa: B023 -- used within this round
-                ) as answer:  # fmt: skip
-                    return self._location(answer)
-            except ImageError as error:
-                there, location = self._status(location, position, error)
-                moved(there - position - told.count)
-                failures = 0 if there > position else failures + 1
-                position = there
-                if failures >= TRIES:
-                    raise _Lost(position, error) from error
-                self.registry.pause(0.5 * 2**failures)
-        return location
-
-    def _status(self, location: str, position: int, error: ImageError) -> tuple[int, str]:
-        """How many bytes of an upload the registry has, and where to go on."""
-        try:
-            answer = self.registry.request("GET", location, {}, good=(204, 404))
-        except ImageError:
-            raise error from None
-        with answer:
-            if answer.status_code == 404:
-                raise _Lost(position, error)
-            _, dash, last = answer.headers.get("Range", "").removeprefix("bytes=").partition("-")
-            # "0-0" says one byte, or none: registries differ, and the digest at the end decides.
-            there = int(last) + 1 if dash and last.isdigit() and int(last) else 0
-            return there, self._location(answer, location)
-
-    def _ended(self, location: str, digest: Sha256) -> None:
-        mark = "&" if urlsplit(location).query else "?"
-        address = f"{location}{mark}digest={quote(str(digest), safe='')}"
-        with self.registry.request("PUT", address, {"Content-Length": "0"}, good=(201, 204)) as answer:
-            self._check(answer, digest)
 
     def push_document(self, document: Document) -> None:
         """Store a manifest or index under its digest. Its blobs must be there."""
@@ -266,7 +195,7 @@ class Repository:
             good=(201,),
             body=lambda: document.data,
         ) as answer:
-            self._check(answer, document.digest)
+            check_digest(self.registry, answer, document.digest)
 
     def tags(self) -> list[str]:
         """All tags, sorted; empty if the repository does not exist."""
@@ -276,7 +205,7 @@ class Repository:
             with self.registry.request("GET", path, {}, good=(200, 404)) as answer:
                 if answer.status_code == 404:
                     return sorted(names)
-                data = answer.raw.read(LIMITS.document, decode_content=False)
+                data = self._body(path, answer)
                 following = answer.links.get("next", {}).get("url", "")
                 here = answer.url
             reader = JsonReader(f"the tags of {self.reference.name}")
@@ -301,7 +230,7 @@ class Repository:
         with self.registry.request(
             "PUT", name, {"Content-Type": document.media_type}, good=(201,), body=lambda: document.data
         ) as answer:
-            self._check(answer, document.digest)
+            check_digest(self.registry, answer, document.digest)
             if answer.headers.get("OCI-Subject"):
                 return
         if self._referrers_api(subject) is not None:
@@ -318,61 +247,18 @@ class Repository:
         ) as answer:
             if answer.status_code != 200 or OCI_INDEX not in answer.headers.get("Content-Type", ""):
                 return None
-            data = answer.raw.read(LIMITS.document, decode_content=False)
+            data = self._body(f"referrers/{digest}", answer)
         return _manifests(Document(OCI_INDEX, data), self.reference.name)
 
-    def _location(self, answer: requests.Response, default: str = "") -> str:
-        location = answer.headers.get("Location", "")
-        if not location and not default:
-            raise ImageError(f"{self.reference.registry} begins an upload and does not say where.")
-        address = urljoin(answer.url, location or default)
-        self.registry.check_address(address, "wants an upload")
-        return address
-
-    def _check(self, answer: requests.Response, digest: Sha256) -> None:
-        stated = answer.headers.get("Docker-Content-Digest", "")
-        if stated not in {"", str(digest)}:
-            raise DigestError(
-                f"{self.reference.name}: {digest} was sent; the registry answers {printable(stated)}.",
-                do="do not use what it has; something on the way changes the bytes.",
-            )
-
-
-class _Lost(Exception):  # noqa: N818 -- a turn of the upload, not a failure of its own
-    """The registry has forgotten the upload."""
-
-    def __init__(self, position: int, error: ImageError) -> None:
-        self.position, self.error = position, error
-        super().__init__(str(error))
-
-
-class _Told:
-    """Counts what a request sent, for it may have to be taken back."""
-
-    def __init__(self, moved: Callable[[int], None]) -> None:
-        self._moved, self.count = moved, 0
-
-    def __call__(self, count: int) -> None:
-        self.count += count
-        self._moved(count)
-
-
-class _Slice:
-    """The rest of a file from a position on, as the HTTP library wants it: its length is known."""
-
-    def __init__(self, path: Path, position: int, moved: Callable[[int], None]) -> None:
-        self._path, self._position, self._moved = path, position, moved
-        self._size = path.stat().st_size
-
-    def __len__(self) -> int:
-        return self._size - self._position
-
-    def __iter__(self) -> Iterator[bytes]:
-        with self._path.open("rb") as file:
-            file.seek(self._position)
-            while piece := file.read(CHUNK):
-                yield piece
-                self._moved(len(piece))
+    def _body(self, path: str, answer: requests.Response) -> bytes:
+        """The whole of a small document."""
+        try:
+            data: bytes = answer.raw.read(LIMITS.document + 1, decode_content=False)
+        except BROKEN as error:
+            raise self.registry.broken(path, error) from error
+        if len(data) > LIMITS.document:
+            raise ImageError(f"{self.name}: {path} is larger than the {LIMITS.document} bytes that are read.")
+        return data
 
 
 def _pieces(answer: requests.Response, skip: int) -> Iterator[bytes]:
