@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 import jsonschema
@@ -120,6 +121,17 @@ def test_record_and_bill_of_materials_are_right(made: PublishedImage) -> None:
         "pkg:pypi/one@1.0", "pkg:pypi/two-parts@2.0", "pkg:pypi/thing@1.0%2Bcu130.sm121",
         "pkg:deb/debian/libc6@2.41-12?arch=arm64&distro=debian-13",
     }  # fmt: skip
+
+
+def test_the_record_follows_its_schema(made: PublishedImage) -> None:
+    schema = json.loads(resources.files("sm121.image").joinpath("record.schema.json").read_text())
+    validator = jsonschema.Draft202012Validator(schema)
+    validator.check_schema(schema)
+    content = json.loads(made.files["record.json"].read_bytes())
+    validator.validate(content)
+    for key in schema["required"]:
+        assert not validator.is_valid({name: value for name, value in content.items() if name != key})
+    assert not validator.is_valid({**content, "more": 1})
 
 
 @pytest.mark.parametrize("key", ["name", "digest", "wheels", "layers", "inspection", "base", "runtime", "labels"])
