@@ -22,6 +22,7 @@ from sm121.inspector.commands import add_inspect_commands
 from sm121.lines_commands import add_lines_command
 from sm121.loop.bisect_commands import add_bisect_commands
 from sm121.loop.commands import add_kernel_commands
+from sm121.overlay_commands import add_overlay_commands
 from sm121.pins import commands as pins_commands
 from sm121.prove_commands import add_prove_commands
 from sm121.sources.patch_commands import add_patch_commands
@@ -51,6 +52,7 @@ def parser() -> argparse.ArgumentParser:
     pins.set_defaults(run=pins_commands.run)
     add_patch_commands(verbs)
     add_kernel_commands(verbs)
+    add_overlay_commands(verbs)
     add_bisect_commands(verbs)
     add_audit_commands(verbs)
     return top

@@ -147,6 +147,12 @@ class ServerError(Sm121Error):
     exit_code = 28
 
 
+class OverlayError(Sm121Error):
+    """An overlay does not fit what is installed, is damaged, or cannot be taken off."""
+
+    exit_code = 34
+
+
 class VerdictWarning(Sm121Error):  # noqa: N818 -- a verdict, reported like an error
     """The inspection found warnings only, and `--strict` was given."""
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from sm121.inspector.looker import UnitLook
     from sm121.target import Capability
 
+_PUT_ASIDE = re.compile(r"(?:.*/)?[^/]+\.dist-info/sm121-overlay/before/\d+", re.DOTALL)
 _LIBRARY = re.compile(r".*\.(so(\.[0-9]+)*|a|o|cubin|fatbin)", re.DOTALL)
 _TEXTS = (b"/* GNU ld script", b"INPUT(", b"INPUT (", b"GROUP(", b"GROUP (", b"OUTPUT_FORMAT(")
 _HEAD = 64
@@ -40,7 +41,12 @@ class Depth:
 
 
 def may_hold_code(path: str, *, executable: bool) -> bool:
-    """Whether a file is to be looked at: a library, object, archive, cubin, fatbin or PTX by name, or a program."""
+    """Whether a file is to be looked at: a library, object, archive, cubin, fatbin or PTX by name, or a program.
+
+    What an overlay has put aside is none: nothing loads it.
+    """
+    if _PUT_ASIDE.fullmatch(path):
+        return False
     return executable or path.endswith(".ptx") or bool(_LIBRARY.fullmatch(path))
 
 

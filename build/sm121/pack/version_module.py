@@ -11,6 +11,8 @@ import ast
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from packaging.version import Version
+
 from sm121.errors import PackError
 from sm121.pack.stamp import version_fields
 
@@ -45,9 +47,13 @@ def stamped_version_module(source: bytes, stamp: Stamp, name: str) -> bytes:
 
     Raises PackError that names each line of a shape that is not known.
     """
-    fields = version_fields(stamp.base)
-    text = _Value(str(stamp.base), stamp.version)
-    numbers = _Value(fields, (*fields, stamp.local))
+    return restamped_version_module(source, stamp.base, Version(stamp.version), name)
+
+
+def restamped_version_module(source: bytes, was: Version, becomes: Version, name: str) -> bytes:
+    """The module `name` with the version `becomes` in place of `was`. Raises like `stamped_version_module`."""
+    text = _Value(str(was), str(becomes))
+    numbers = _Value(version_fields(was), version_fields(becomes))
     wanted = {**dict.fromkeys(_TEXT_NAMES, text), **dict.fromkeys(_TUPLE_NAMES, numbers)}
     try:
         tree = ast.parse(source)
@@ -62,10 +68,10 @@ def stamped_version_module(source: bytes, stamp: Stamp, name: str) -> bytes:
     ]
     problems += [f"{each} is set {bound.count(each)} times" for each in wanted if bound.count(each) > 1]
     if "__version__" not in bound:
-        problems.append(f"no line sets __version__ to {str(stamp.base)!r}")
+        problems.append(f"no line sets __version__ to {str(was)!r}")
     if problems:
         raise PackError(
-            [f"{name} cannot be stamped with {stamp.version}: {each}." for each in problems],
+            [f"{name} cannot be stamped with {becomes}: {each}." for each in problems],
             do="look at the module; a new way of writing it must be taught first.",
         )
     return _rewritten(source, found)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sm121.compile.build import Cost
+    from sm121.finish.library import Settings
     from sm121.plan.model import Plan
     from sm121.plan.sharding import Shard
     from sm121.progress import Progress
@@ -91,6 +92,10 @@ class Build:
             record.parent.mkdir(parents=True, exist_ok=True)
             with run.progress.step(f"shard {shard}: compile its share"):
                 return sharding.compile_share(run, shard, record)
+
+    def finish_settings(self) -> Settings:
+        """How a library of the plan is finished."""
+        return finishing.finish_settings(self._run)
 
     @property
     def plan(self) -> Plan:

@@ -103,6 +103,10 @@ def _suffixes(local: str, text: str, subject: str) -> Iterator[Finding]:
         got = f"{shown(text)} names cu{lines[0]} {len(lines)} times"
         advice = "Upstream's setup adds the suffix by itself; add none, or replace it."
         yield Finding("stamp.cuda", subject, Verdict.FAIL, got, "once", advice)
+    if re.search(r"(?:^|[.])overlay(?:$|[.])", local):
+        got = f"{shown(text)} is an installed release with libraries of a developer laid over it"
+        advice = "Take it off with `sm121 overlay remove`; what is shipped is built and inspected as a whole."
+        yield Finding("stamp.overlay", subject, Verdict.WARN, got, "a release", advice)
     dirty = re.search(r"(?:^|[.+])d(20\d{6})(?:$|[.])", local)
     if dirty or re.search(r"(?:^|[.])dirty(?:$|[.])", local):
         when = f" on {dirty[1]}" if dirty else ""
