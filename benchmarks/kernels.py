@@ -39,7 +39,8 @@ def main() -> None:
     arguments, options = parser.parse_known_args()
     work = arguments.work.absolute()
     options += ["--work", str(work)]
-    plan = json.loads(run(["build", "--dry-run", "--json", "--work", str(work)])[0])
+    plans = json.loads(run(["build", "--dry-run", "--json", "--work", str(work)])[0])
+    plan = next(one for one in plans if one["project"]["name"] == "vllm")
     key = next(step["key"] for step in plan["steps"] if step["name"] == "source")
     pinned = work / "steps" / "source" / key / "tree"
     if not pinned.is_dir():

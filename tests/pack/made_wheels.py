@@ -61,7 +61,10 @@ Version: 0.33.0 is the best.
 STAMP = Stamp("vllm", Version("0.33.0"), "cu130", GB10)
 TAG = PlatformTag("manylinux_2_28_aarch64", (SymbolNeed(RUST, ("GLIBC_2.28",)),))
 MADE_WITH = MadeWith(
-    Sha256.of_bytes(b"pins"), "nvcc 13.0.88", (Patch("0001-thing.patch", Sha256.of_bytes(b"patch"), "applied"),)
+    Sha256.of_bytes(b"pins"),
+    "nvcc 13.0.88",
+    (Patch("0001-thing.patch", Sha256.of_bytes(b"patch"), "applied"),),
+    source=Sha256.of_bytes(b"tree"),
 )
 
 

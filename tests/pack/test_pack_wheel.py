@@ -165,6 +165,7 @@ def test_the_ledger_tells_the_origin_of_every_library(tmp_path: Path) -> None:
     assert ledger["official"] == {"filename": FILENAME, "sha256": Sha256.of_file(tmp_path / FILENAME).hex}
     assert ledger["platform_tag"]["decided_by"] == [{"path": RUST, "symbols": ["GLIBC_2.28"]}]
     assert ledger["patches"][0]["name"] == "0001-thing.patch"
+    assert ledger["source_tree"] == Sha256.of_bytes(b"tree").hex
     assert {library.path: library.origin for library in made.libraries}[HOPPER] is Origin.LEFT_OUT
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 from packaging.utils import canonicalize_name
 
 from sm121.artifact.member import printable
-from sm121.artifact.metadata import DirectUrl, Metadata, Stamp, WheelFile, read_entry_points
+from sm121.artifact.metadata import DirectUrl, Ledger, Metadata, Stamp, WheelFile, read_entry_points
 from sm121.artifact.record import RecordCheck, RecordRow, read_record
 from sm121.errors import ArtifactError
 from sm121.findings import Finding, Verdict
@@ -19,7 +19,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
 DOCUMENTS = frozenset(
-    {"METADATA", "PKG-INFO", "WHEEL", "RECORD", "INSTALLER", "REQUESTED", "direct_url.json", "entry_points.txt"}
+    {
+        "METADATA",
+        "PKG-INFO",
+        "WHEEL",
+        "RECORD",
+        "INSTALLER",
+        "REQUESTED",
+        "direct_url.json",
+        "entry_points.txt",
+        "sm121.json",
+    }
 )
 """The files of a .dist-info that are read whole."""
 _PYTHON = re.compile(r"(?:^|/)python(\d+(?:\.\d+)?t?)(?:/|$)")
@@ -42,6 +52,7 @@ class Distribution:
     installer: str = ""
     requested: bool = False
     direct_url: DirectUrl | None = None
+    ledger: Ledger | None = None
     entry_points: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     rows: tuple[RecordRow, ...] = ()
     row_faults: tuple[str, ...] = ()
@@ -78,6 +89,7 @@ class Distribution:
             installer=documents.get("INSTALLER", b"").decode("utf-8", "replace").strip(),
             requested="REQUESTED" in documents,
             direct_url=attempt("direct_url.json", DirectUrl.parse, None),
+            ledger=attempt("sm121.json", Ledger.parse, None),
             entry_points=attempt("entry_points.txt", read_entry_points, no_entry_points),
             rows=rows,
             row_faults=row_faults,

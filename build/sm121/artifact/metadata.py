@@ -112,6 +112,39 @@ class DirectUrl:
         return made
 
 
+@dataclass(frozen=True, slots=True)
+class PatchNote:
+    """A patch as a wheel's maker names it: sha256 in hexadecimal, and what became of it (`APPLIES`, `ALREADY`, ...)."""
+
+    name: str
+    sha256: str
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """sm121.json: what made a wheel, the digest of the patched source tree ("" if unsaid), the patches in order."""
+
+    tool: str
+    source_tree: str
+    patches: tuple[PatchNote, ...]
+
+    @classmethod
+    def parse(cls, data: bytes) -> Self:
+        """Read the file; raises ArtifactError if it is damaged."""
+        reader = JsonReader("sm121.json")
+        top = reader.top(data)
+        made = cls(
+            reader.text(top, "tool"), reader.text(top, "source_tree"),
+            tuple(
+                PatchNote(reader.text(row, "name"), reader.text(row, "sha256"), reader.text(row, "state"))
+                for row in reader.tables(top, "patches")
+            ),
+        )  # fmt: skip
+        reader.finish()
+        return made
+
+
 def read_entry_points(data: bytes) -> dict[str, dict[str, str]]:
     """entry_points.txt: group -> name -> `module:object`. Raises ArtifactError if it is damaged."""
     parser = configparser.RawConfigParser(delimiters=("=",), strict=True, default_section="\0")

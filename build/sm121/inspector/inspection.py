@@ -22,6 +22,7 @@ from sm121.inspector.judge.device_code import judge_library
 from sm121.inspector.judge.families import judge_families, judge_presence
 from sm121.inspector.judge.installed_wheel import judge_installed_wheel
 from sm121.inspector.judge.jit import jit_cost, judge_jit
+from sm121.inspector.judge.ledger import judge_ledger
 from sm121.inspector.judge.line import cuda_of, judge_grafts, judge_line, judge_providers
 from sm121.inspector.judge.naming import judge_base
 from sm121.inspector.judge.ownership import judge_ownership
@@ -301,6 +302,7 @@ def _identity(view: _View) -> Iterator[Finding]:
     judged = [item for item in view.here if wheel or item.expectation is not None]
     for item in judged:
         yield from item.facts.problems
+        yield from judge_ledger(item.facts)
         yield from judge_stamp(_stamp(view, item.facts), view.expected_version)
         if item.facts.check is not None and view.options.kernels:
             yield from record_findings(item.facts.check, item.subject)

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from sm121.findings import Verdict
 from sm121.inspector.coverage import STATES
+from sm121.inspector.judge.ledger import CHECK as LEDGER
 from sm121.inspector.words import joined, plural, shown
 from sm121.progress import duration, size
 from sm121.target import LoadsAs
@@ -87,6 +88,11 @@ def summary(report: Report) -> list[str]:
         lines.append(
             f"The driver must compile {size(report.jit.text)} of PTX: {least} to {most} on one core{needs}."
         )
+    lines += [
+        f"{item.subject} {item.got}."
+        for item in report.findings
+        if item.check == LEDGER and item.verdict is Verdict.PASS
+    ]
     return lines
 
 

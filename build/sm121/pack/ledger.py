@@ -59,12 +59,16 @@ class Patch:
 
 @dataclass(frozen=True, slots=True)
 class MadeWith:
-    """What the sources were compiled with: digest of the pins, toolkit in words, patches in order."""
+    """What the sources were compiled with: digest of the pins, toolkit in words, patches in order.
+
+    `source` is the digest of the source tree with the patches, None where nothing was compiled.
+    """
 
     pins: Sha256
     toolkit: str
     patches: tuple[Patch, ...] = ()
     notes: tuple[str, ...] = ()
+    source: Sha256 | None = None
 
 
 def ledger_text(
@@ -95,6 +99,7 @@ def ledger_text(
         "patches": [
             {"name": patch.name, "sha256": patch.sha256.hex, "state": patch.state} for patch in made_with.patches
         ],
+        **({"source_tree": made_with.source.hex} if made_with.source else {}),
         "notes": list(made_with.notes),
         "libraries": [
             {

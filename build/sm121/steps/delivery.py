@@ -215,7 +215,7 @@ def _manifest(run: Run, described: dict[str, Any], wheels: Sequence[Path], repor
         ),
         outputs=tuple(Output(wheel.name, Sha256.of_file(wheel), wheel.stat().st_size) for wheel in wheels),
         inspection=Inspection(Verdict((run.result("inspect") / "verdict").read_text()), Sha256.of_bytes(report)),
-        notes=made_with(run).notes,
+        notes=(f"source tree with its patches: sha256 {_ledger(run).after.hex}", *made_with(run).notes),
         compiler_cache=read_use(run.result("libraries")),
     )
 
@@ -242,4 +242,5 @@ def made_with(run: Run) -> MadeWith:
         toolkit=f"nvcc {toolkit['nvcc']} ({toolkit['kind']}), {run.plan.host.compiler}",
         patches=tuple(Patch(entry.name, entry.sha256, entry.state) for entry in ledger.entries),
         notes=(f"CUTLASS {run.plan.cutlass}", *cache_notes(run), *finishing_notes(run)),
+        source=ledger.after,
     )
