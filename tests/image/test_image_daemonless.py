@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
@@ -15,13 +16,14 @@ from made_images import OUR_FILES, PASSWD, World, base_files, base_layout, elf, 
 from sm121.artifact import Image, open_artifact
 from sm121.errors import DigestError, ImageError, PackError, PinsError, UsageError, VerdictFail
 from sm121.findings import Verdict
-from sm121.image.daemonless import assemble
+from sm121.image.daemonless import assemble, judge_libc, read_wheels
 from sm121.image.folder import LayoutFolder
 from sm121.image.layer import Compression
 from sm121.image.naming import record_of
 from sm121.image.places import Named, exact, open_image
 from sm121.image.publish import make_image
 from sm121.image.record import ImageRecord
+from sm121.image.runtime_set import RuntimeSet
 from sm121.image.store import BlobStore
 from sm121.image.verify import verify
 from sm121.progress import Progress
@@ -295,6 +297,16 @@ def test_wheels_and_sets_that_do_not_belong_together(world: World) -> None:
         lock = lock_file(world.root / "other.lock", sorted(world.mirror.iterdir()), **changes)
         with pytest.raises(UsageError, match=said):
             make(world, lock=lock)
+
+
+def test_a_wheel_that_the_base_is_too_old_for(world: World) -> None:
+    (wheel,) = read_wheels((world.wheel,))
+    newer = replace(wheel, filename="thing-1.0-cp38-abi3-manylinux_2_42_aarch64.whl")
+    runtime = RuntimeSet.read(world.lock)
+    judge_libc("base", (2, 42), [wheel, newer], runtime)
+    with pytest.raises(ImageError, match="does not install there") as caught:
+        judge_libc("base", (2, 31), [wheel, newer], runtime)
+    assert len(caught.value.problems) == 2
 
 
 def test_wheels_that_were_not_published(world: World, tmp_path: Path) -> None:

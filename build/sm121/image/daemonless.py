@@ -15,6 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import zstandard
+from packaging.utils import parse_wheel_filename
 from zlib_ng import zlib_ng
 
 from sm121.artifact import Wheel
@@ -30,6 +31,7 @@ from sm121.image.placing import Prefix, collisions, described, measure, misrecor
 from sm121.image.record import BuiltWheel, Package
 from sm121.image.runtime_set import RuntimeSet, wheels_of
 from sm121.manifest import Manifest
+from sm121.pins.choose import tags
 from sm121.pins.model import Cpu
 from sm121.values import Sha256
 
@@ -141,6 +143,22 @@ def judge_request(wheels: Sequence[BuiltWheel], runtime: RuntimeSet, lock: str) 
         )
 
 
+def judge_libc(base: str, libc: tuple[int, int], wheels: Sequence[BuiltWheel], runtime: RuntimeSet) -> None:
+    """Raise ImageError that names all that the base's glibc or Python is too old for. Pure."""
+    shown = f"{base} has glibc {libc[0]}.{libc[1]}"
+    faults = []
+    if libc < runtime.libc:
+        faults.append(f"{shown}; the runtime set needs {runtime.libc[0]}.{runtime.libc[1]} or newer.")
+    taken = tags(runtime.cpu, python=runtime.python, libc=libc)
+    faults += [
+        f"{shown} and Python {runtime.python_name}; {wheel.filename} does not install there."
+        for wheel in wheels
+        if not parse_wheel_filename(wheel.filename)[3] & taken.keys()
+    ]
+    if faults:
+        raise ImageError(faults, do="take a newer base.")
+
+
 def assemble(request: ImageRequest, store: BlobStore, files: Path, progress: Progress) -> Assembled:
     """Make the image in the store; `files` is where fetched wheels are kept. It gets no name here.
 
@@ -152,11 +170,7 @@ def assemble(request: ImageRequest, store: BlobStore, files: Path, progress: Pro
     with progress.step(f"base {request.base}"):
         base = take_base(request.base, platform, store, progress, insecure=request.insecure)
         facts = read_base(base, store, runtime.python_name)
-    if facts.libc < runtime.libc:
-        raise ImageError(
-            f"{base.name} has glibc {facts.libc[0]}.{facts.libc[1]}; the runtime set needs "
-            f"{runtime.libc[0]}.{runtime.libc[1]} or newer.", do="take a newer base.",
-        )  # fmt: skip
+    judge_libc(base.name, facts.libc, wheels, runtime)
     with progress.step(f"runtime set: {len(runtime.packages)} wheels"):
         paths = wheels_of(runtime, files, progress, request.mirror)
     prefix = Prefix(FOLDER, runtime.python_name)
