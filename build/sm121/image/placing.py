@@ -36,10 +36,9 @@ if TYPE_CHECKING:
 INSTALLER = "sm121"
 _GROUPS = ("console_scripts", "gui_scripts")
 _SCRIPT = """#!{python}
-import sys
 from {module} import {first}
 if __name__ == "__main__":
-    sys.exit({function}())
+    raise SystemExit({function}())
 """
 
 
