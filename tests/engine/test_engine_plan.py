@@ -238,7 +238,7 @@ def test_requirements_name_hashes(tmp_path: Path) -> None:
     digest = Sha256.of_file(files[0]).hex
     assert locked_requirements(files[:1]) == f"two-parts==2.0 --hash=sha256:{digest}\n"
     direct = direct_requirements(files[1:])
-    assert direct.startswith("vllm @ file:///mnt/wheels/vllm-0.33.0%2Bcu130.sm121-cp38")
+    assert direct.startswith("vllm @ file:///mnt/vllm-0.33.0%2Bcu130.sm121-cp38")
     assert direct.endswith(f" --hash=sha256:{Sha256.of_file(files[1]).hex}\n")
 
 

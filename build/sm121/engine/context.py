@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-MOUNT = "/mnt/wheels"
+MOUNT = "/mnt"
 """Where the Dockerfile mounts a folder of wheels."""
 
 
