@@ -126,12 +126,14 @@ def remove(environment: Path, project: str, *, force: bool = False) -> Installed
         if now.overlay is not None:
             _restore(kept)
             kept = _rename(kept, _old(kept))
-        for name in (_NEW, _BEFORE, _CHANGES, DOCUMENT, _UNFINISHED):
-            place = kept / name
+        last = [_CHANGES, DOCUMENT, _UNFINISHED]
+        for place in sorted(
+            kept.iterdir(), key=lambda place: last.index(place.name) if place.name in last else -1
+        ):
             if place.is_dir():
                 shutil.rmtree(place)
             else:
-                place.unlink(missing_ok=True)
+                place.unlink()
         kept.rmdir()
     return find_installed(environment, project)
 
