@@ -330,7 +330,7 @@ def test_from_every_point_of_interruption_there_is_a_way_back(
         assert snapshot(env) == before, after
     else:
         raise AssertionError("it never came to its end")
-    assert after > 15
+    assert after > {"apply": 25, "remove": 8}[doing]
 
 
 def test_two_at_a_time_are_one_too_many(tmp_path: Path) -> None:
