@@ -33,6 +33,8 @@ class Held:
     lies: bool = False
     """Whether it answers with another digest than that of what was sent."""
     full: bool = False
+    cuts: bool = False
+    """Whether a manifest ends after half of its bytes."""
     token: str = ""
     """The scope that a token must be asked for; "" needs none."""
     asked: list[str] = field(default_factory=list)
@@ -90,6 +92,13 @@ class _Handler(BaseHTTPRequestHandler):
         kind, name = parts[0], parts[-1]
         if kind == "manifests" and name in held.manifests:
             media_type, data = held.manifests[name]
+            if held.cuts:
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data[: len(data) // 2])
+                self.close_connection = True
+                return
             self._answer(200, data, Content_Type=media_type, Docker_Content_Digest=digest_of(data))
         elif kind == "blobs" and parts[1] == "uploads" and name in held.uploads:
             self._answer(204, Range=f"0-{max(0, len(held.uploads[name]) - 1)}", Location=self.path)

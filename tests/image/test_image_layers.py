@@ -139,9 +139,7 @@ def test_a_wheel_is_placed_as_an_installer_would(tmp_path: Path) -> None:
         )),
     }  # fmt: skip
     assert texts["opt/sm121/bin/tool"] == b"#!/opt/sm121/bin/python\nprint(1)\n"
-    assert texts["opt/sm121/bin/vllm"].startswith(
-        b"#!/opt/sm121/bin/python\nfrom thing import main\n"
-    )
+    assert texts["opt/sm121/bin/vllm"].startswith(b"#!/opt/sm121/bin/python\nfrom thing import main\n")
     rows = list(csv.reader(io.StringIO(texts[f"{info}/RECORD"].decode())))
     assert rows[:-1] == sorted(rows[:-1])
     for name, digest, size in rows[:-1]:

@@ -171,3 +171,21 @@ def test_a_name_that_is_not_there(place: Repository) -> None:
         place.document("missing")
     assert place.find("missing") is None
     assert place.tags() == []
+
+
+def test_a_manifest_that_breaks_off(held: Held, place: Repository) -> None:
+    document = Document(OCI_MANIFEST, canonical({"schemaVersion": 2, "more": "x" * 1000}))
+    place.push_document(document)
+    held.cuts = True
+    with pytest.raises(ImageError, match="does not answer"):
+        place.document(document.digest)
+
+
+def test_plain_http_is_spoken_where_it_is_asked_for() -> None:
+    reference = ImageReference.parse("registry.example/team/app")
+    address = "http://registry.example/v2/team/app/blobs/uploads/1"
+    Repository(reference, insecure=True).registry.check_address(address, "wants an upload")
+    with pytest.raises(ImageError, match="only https is followed"):
+        Repository(reference).registry.check_address(address, "wants an upload")
+    with pytest.raises(ImageError, match="only https is followed"):
+        Repository(reference, insecure=True).registry.check_address("http://other.example/v2/", "redirects")

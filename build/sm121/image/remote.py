@@ -252,13 +252,16 @@ class Repository:
 
     def _body(self, path: str, answer: requests.Response) -> bytes:
         """The whole of a small document."""
+        data = bytearray()
         try:
-            data: bytes = answer.raw.read(LIMITS.document + 1, decode_content=False)
+            # Read to the empty piece: only there the library compares what came with what was announced.
+            while len(data) <= LIMITS.document and (piece := answer.raw.read(CHUNK, decode_content=False)):
+                data += piece
         except BROKEN as error:
             raise self.registry.broken(path, error) from error
         if len(data) > LIMITS.document:
             raise ImageError(f"{self.name}: {path} is larger than the {LIMITS.document} bytes that are read.")
-        return data
+        return bytes(data)
 
 
 def _pieces(answer: requests.Response, skip: int) -> Iterator[bytes]:
