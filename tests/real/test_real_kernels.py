@@ -21,6 +21,12 @@ pytestmark = [pytest.mark.real, pytest.mark.network]
 ROOT = Path(__file__).resolve().parents[2]
 UNIT = "csrc/pos_encoding_kernels.cu"
 """Eight seconds of nvcc; reads torch_utils.h, core/cuda_compat.h, dispatch_utils.h and what those read."""
+HEADER = "csrc/launch_bounds_utils.h"
+DEPENDENTS = tuple(
+    f"csrc/quantization/fp4/{name}.cu"
+    for name in ("activation_nvfp4_quant_fusion_kernels", "nvfp4_experts_quant", "nvfp4_quant_kernels")
+)
+"""What reads it, by ninja's record of a whole build."""
 LINE = "const float x_f = static_cast<float>(arr[x_index]);"
 FIELDS = "Why: a test\nUpstream: none 2026-11-30\nApplies-to: 0.33.0\nDrop-when: never\nKernels: rotary_embedding_kernel\n"
 
@@ -118,20 +124,21 @@ def test_a_comment_changes_no_machine_code(place: Place) -> None:
 
 
 def test_a_header_compiles_its_dependents_and_nothing_else(place: Place) -> None:
-    place.replace("csrc/cub_helpers.h", "#pragma once", "#pragma once\n// an edit")
-    planned = paths(place.run("kernels", "--dry-run"))
-    text = {
-        path: (place.tree / path).read_text()
-        for path in (str(file.relative_to(place.tree)) for file in (place.tree / "csrc").rglob("*.cu*"))
-    }
-    direct = {path for path, code in text.items() if "cub_helpers.h" in code and path.endswith(".cu")}
-    assert planned
-    assert UNIT not in planned
-    assert {path for path in planned if path in direct}
-    only = min(planned, key=lambda path: len(text[path]))
-    found = place.run("kernels", only)
-    assert paths(found) == [only]
-    assert paths(place.run("kernels", "--dry-run", only)) == [only]
+    """First chosen by the text, then, once they were compiled, by ninja's record."""
+    place.run("kernels", UNIT, "--before", "none")
+    place.replace(HEADER, "#pragma once", "#pragma once\n// an edit")
+    assert {*DEPENDENTS} <= {*paths(place.run("kernels", "--dry-run"))}, (
+        "the text may name too many, never too few"
+    )
+    first = place.run("kernels", *DEPENDENTS, "--before", "none")
+    assert [unit["compiled"] for unit in first["units"]] == [True] * len(DEPENDENTS)
+    place.replace(HEADER, "// an edit", "// another edit")
+    second = place.run("kernels", HEADER, "--before", "last", "--fail-on", "changed")
+    assert paths(second) == sorted(DEPENDENTS)
+    assert all(unit["compiled"] and unit["same"] for unit in second["units"])
+    third = place.run("kernels", UNIT, HEADER, "--before", "none")
+    assert {unit["path"] for unit in third["units"] if unit["compiled"]} == set(), "nothing was left to do"
+    assert paths(third) == sorted([UNIT, *DEPENDENTS])
 
 
 def test_a_compile_error_names_the_patch(place: Place) -> None:
