@@ -187,12 +187,20 @@ def find_image(place: Place, text: str) -> Sha256:
 def resolve(place: Place, name: Sha256 | str, *, every: bool = True) -> Resolved:
     """What a name stands for: digest, platforms, immutable names, promotions (with `every`)."""
     document = place.document(name)
-    names = [tag for tag in place.tags() if (known := ImmutableName.parse(tag)) and known.means(document.digest)]
+    names = [tag for tag in _tags(place) if (known := ImmutableName.parse(tag)) and known.means(document.digest)]
     promotions = _promotions(place, document.digest) if every else ()
     return Resolved(
         f"{place.name}{'@' if isinstance(name, Sha256) else ':'}{name}", document.digest, document.media_type,
         platforms_of(place, document), tuple(names), promotions,
     )  # fmt: skip
+
+
+def _tags(place: Place) -> list[str]:
+    """The names of a place; none where it does not tell: some registries keep them from who may pull."""
+    try:
+        return place.tags()
+    except ImageError:
+        return []
 
 
 def _promotions(place: Place, digest: Sha256) -> tuple[Promotion, ...]:
