@@ -132,7 +132,12 @@ def add_plan_options(
     )
     what.add_argument("--arch-list", metavar="LIST", help="TORCH_CUDA_ARCH_LIST instead of the line's own")
     how = parser.add_argument_group("how")
-    how.add_argument("--cuda-home", metavar="DIR", type=Path, help="installed CUDA toolkit instead of wheels")
+    toolkit = how.add_mutually_exclusive_group()
+    toolkit.add_argument("--cuda-home", metavar="DIR", type=Path, help="installed CUDA toolkit instead of wheels")
+    toolkit.add_argument(
+        "--cuda-image", metavar="IMAGE",
+        help="CUDA toolkit out of an image nvidia/cuda:…-devel: by digest, or an OCI layout or archive; no engine runs",
+    )  # fmt: skip
     how.add_argument(
         "--torch-home", metavar="DIR", type=Path, help="torch package folder of the target instead of the wheel"
     )
@@ -150,7 +155,9 @@ def add_plan_options(
         "off the command line",
     )  # fmt: skip
     how.add_argument(
-        "--cache-read-only", action="store_true", help="take from the cache and write nothing there: for jobs of strangers"
+        "--cache-read-only",
+        action="store_true",
+        help="take from the cache and write nothing there: for jobs of strangers",
     )
     how.add_argument(
         "--no-cache", dest="cache", action="store_const", const="none", help="compile everything anew"
@@ -338,7 +345,9 @@ def _cache(arguments: argparse.Namespace) -> CompilerCache:
     try:
         return CompilerCache.parse(arguments.cache, read_only=arguments.cache_read_only)
     except ValueError as error:
-        raise UsageError(f"--cache: {error}.", do="name another cache; docs/beyond-one-machine.md has them all.") from error
+        raise UsageError(
+            f"--cache: {error}.", do="name another cache; docs/beyond-one-machine.md has them all."
+        ) from error
 
 
 def _folder(arguments: argparse.Namespace) -> str:
@@ -364,7 +373,8 @@ def _request(arguments: argparse.Namespace) -> Request:
     return Request(
         line=arguments.line, vllm=arguments.vllm, cpu=arguments.cpu, extensions=tuple(arguments.ext),
         sources=arguments.sources, cache=_cache(arguments).name, folder=_folder(arguments), arch_list=arguments.arch_list,
-        cuda_home=str(arguments.cuda_home) if arguments.cuda_home else None, jobs=arguments.jobs,
+        cuda_home=str(arguments.cuda_home) if arguments.cuda_home else None, cuda_image=arguments.cuda_image,
+        jobs=arguments.jobs,
         split_compile=arguments.split_compile, finish=arguments.finish, patches=tuple(arguments.patch),
         torch_home=local_torch(arguments.torch_home) if arguments.torch_home else None,
         cutlass_home=local_cutlass(arguments.cutlass_home) if arguments.cutlass_home else None,

@@ -17,6 +17,7 @@ from sm121.plan.model import Cpu, Host
 from sm121.plan.steps import COMPILERS
 from sm121.resources import judge_disk, read_machine
 from sm121.toolchain.examine import examine, installed_toolkits
+from sm121.toolchain.from_image import require_fixed
 from sm121.values import CudaVersion
 
 if TYPE_CHECKING:
@@ -121,11 +122,13 @@ def ensure_brought(plans: Sequence[Plan]) -> None:
             continue
         if here:
             problems.append(f"on this machine are toolkits of other releases: {', '.join(map(str, here))}.")
-        steps.append(f"{each.how}, then give {option} DIR")
+        steps.append(f"{each.how}, then give {option} DIR" + (f", or {each.instead}" if each.instead else ""))
     if problems:
         raise PreflightError(problems, do=f"{'; '.join(steps)}. `sm121 lines` shows what every line needs.")
     for plan, each in wanted.values():
-        if each.option == "--cuda-home":
+        if each.option == "--cuda-image":
+            require_fixed(each.path)
+        elif each.option == "--cuda-home":
             release = CudaVersion.parse(plan.compiler)
             examine(Path(each.path), release, plan.target_cpu, advice=f"{each.how}, then give --cuda-home DIR.")
 

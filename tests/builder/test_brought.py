@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NoReturn
 import pytest
 
 from sm121 import build_commands, cli, pins, preflight
-from sm121.errors import ArtifactError, PreflightError, ToolchainError
+from sm121.errors import ArtifactError, PreflightError, ToolchainError, UsageError
 from sm121.local import local_torch
 from sm121.plan.model import Host, Local, Request
 from sm121.plan.vllm import plan_vllm
@@ -48,7 +48,7 @@ def test_all_that_is_missing_comes_at_once_with_the_way_to_get_it(line: str, too
     assert len(caught.value.problems) == 2
     for word in (f"line {line}", "CUDA 12.9 toolkit", f"torch 2.14.0+{line}"):
         assert word in " ".join(caught.value.problems)
-    for word in ("cuda-toolkit-12-9", "--cuda-home DIR", "--torch-home DIR", "sm121 lines"):
+    for word in ("cuda-toolkit-12-9", "--cuda-home DIR", "--cuda-image", "--torch-home DIR", "sm121 lines"):
         assert word in caught.value.do
 
 
@@ -106,6 +106,24 @@ def test_a_toolkit_of_another_release_is_refused_for_every_line(
         preflight.ensure_brought([made])
     assert made.compiler in str(caught.value)
     assert "--cuda-home DIR" in caught.value.do
+
+
+@pytest.mark.parametrize("line", ["cu129", "cu128", "cu130"])
+def test_an_image_takes_the_toolkits_place_if_it_is_named_by_digest(
+    line: str, toolkits: list[InstalledAt]
+) -> None:
+    digest = f"docker://docker.io/nvidia/cuda@sha256:{'a' * 64}"
+    torch = TORCH if line != "cu130" else None
+    for image in (digest, "docker://docker.io/nvidia/cuda:12.9.1-devel"):
+        made = plan_vllm(Request(line=line, cuda_image=image, torch_home=torch), PINS, HOST)
+        assert made.toolchain == f"out of {image}"
+        assert made.step("toolkit").inputs["parts"] == image
+        assert not any(download.role.startswith("toolkit") for download in made.downloads)
+        if image == digest:
+            preflight.ensure_brought([made])
+        else:
+            with pytest.raises(UsageError, match="by digest"):
+                preflight.ensure_brought([made])
 
 
 def _never(*_arguments: object, **_keywords: object) -> NoReturn:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from rich.console import Console
 
+from oci_layouts import layout, tree_layer
 from pinned_wheels import PINS, ROOT, STORE, fetched
 from sm121.artifact import open_artifact
 from sm121.device import payload, read_cubin, read_device_code, read_host
@@ -18,12 +19,17 @@ from sm121.inspector.judge.symbols import Needs
 from sm121.inspector.policy import policy
 from sm121.inspector.runtimes import read_runtime
 from sm121.plan.model import Request
+from sm121.plan.steps import COMPILERS
 from sm121.plan.vllm import plan_vllm
 from sm121.preflight import lacks
 from sm121.preflight import read_host as read_machine
 from sm121.progress import Progress
 from sm121.sources.patches import planned_patches
 from sm121.steps import Build, Context
+from sm121.toolchain.check import check
+from sm121.toolchain.from_image import ImageToolkit
+from sm121.toolchain.layout import fix_up
+from sm121.values import ArchSpec, CudaVersion
 from sm121.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -99,6 +105,47 @@ def test_genuine_sources_become_code_for_gb10_and_ask_the_older_runtime_for_noth
     assert asked
     needs = Needs("objects", frozenset(asked), ("libcudart.so.13",))
     assert overall(judge_runtime(needs, policy().runtimes, None, runtime)) is Verdict.PASS
+
+
+def test_the_same_toolkit_out_of_an_image_compiles(work: Path, tmp_path: Path) -> None:
+    """As in the vendor's images, with links left out: what `--cuda-image` takes makes code for GB10."""
+    plan = plan_for()
+    (made,) = (work / "steps" / "toolkit").glob("*/cuda")
+    host = plan.host.cpu
+    folders = {"aarch64": "sbsa-linux", "x86_64": "x86_64-linux"}
+    names = {"bin/cudafe++.real": "bin/cudafe++"}
+    layers = {}
+    for cpu, architecture in (("x86_64", "amd64"), ("aarch64", "arm64")):
+        target = f"targets/{folders[cpu]}"
+        files = {
+            path.relative_to(made).as_posix(): path
+            for path in sorted(made.rglob("*"))
+            if path.is_file() and not path.is_symlink() and path.relative_to(made).parts[0] != "lib64"
+        }
+        places = {
+            names.get(name, name) if name.startswith(("bin/", "nvvm/")) else f"{target}/{name}": path
+            for name, path in files.items()
+            if name != "bin/cudafe++" and (cpu == host or name.startswith("lib/"))
+        }
+        layers[architecture] = tree_layer(
+            {f"usr/local/cuda-{plan.compiler}/{place}": path for place, path in places.items()},
+            tmp_path / architecture,
+        )
+    root = tmp_path / "cuda"
+    root.mkdir()
+    ImageToolkit(layout(tmp_path / "image", **layers), CudaVersion.parse(plan.compiler), host, "aarch64").lay_out(
+        root
+    )
+    compiler = COMPILERS[host, "aarch64"]
+    fix_up(root, cuda_major=13, target_compiler=compiler.replace("g++", "gcc"))
+    found = check(
+        root,
+        wanted=CudaVersion.parse(plan.compiler),
+        arch=ArchSpec(12, 0, "f"),
+        host_compiler=compiler,
+        machine="aarch64",
+    )
+    assert found.version == CudaVersion(13, 5, 37)
 
 
 def test_a_partial_wheel_of_the_newest_line_is_inspected_and_published(work: Path) -> None:

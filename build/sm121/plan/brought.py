@@ -24,12 +24,13 @@ def brought(
 ) -> tuple[Brought, ...]:
     """The toolkit and, if it is compiled against, the torch that the user brings, named or not yet."""
     found = []
-    if request.cuda_home or line.toolchain is ToolchainKind.INSTALLED:
+    if own_toolkit(request) or line.toolchain is ToolchainKind.INSTALLED:
         what = f"CUDA {line.compiler.release} toolkit"
         found.append(
             Brought(
-                what=what, option="--cuda-home", path=request.cuda_home or "",
-                how=_how("toolkit", line, release, request.cpu, host),
+                what=what, option="--cuda-image" if request.cuda_image else "--cuda-home", path=own_toolkit(request),
+                how=_told("toolkit", _way(request.cpu, host), line, release, request.cpu),
+                instead=_told("toolkit", "instead", line, release, request.cpu),
             )
         )  # fmt: skip
     if torch and (request.torch_home or not has_torch(line, release)):
@@ -37,14 +38,21 @@ def brought(
             Brought(
                 what=f"torch {release.torch}+{line.cuda.local}", option="--torch-home",
                 path=request.torch_home.path if request.torch_home else "",
-                how=_how("torch", line, release, request.cpu, host),
+                how=_told("torch", _way(request.cpu, host), line, release, request.cpu),
             )
         )  # fmt: skip
     return tuple(found)
 
 
+def own_toolkit(request: Request) -> str:
+    """Where the toolkit is that the user named, "" if none was."""
+    return request.cuda_image or request.cuda_home or ""
+
+
 def toolchain_of(request: Request, line: Line) -> str:
     """Where the compiler comes from, in words."""
+    if request.cuda_image:
+        return f"out of {request.cuda_image}"
     if request.cuda_home:
         return f"installed at {request.cuda_home}"
     return "installed, not named yet" if line.toolchain is ToolchainKind.INSTALLED else str(line.toolchain)
@@ -79,9 +87,13 @@ def judge_torch(torch: Local, line: Line, release: Release, cpu: Cpu) -> Iterato
         yield Finding("plan.torch", subject, Verdict.WARN, got, wanted)
 
 
-def _how(what: str, line: Line, release: Release, target: Cpu, host: Cpu) -> str:
+def _way(target: Cpu, host: Cpu) -> str:
+    return "native" if host == target else "cross"
+
+
+def _told(what: str, key: str, line: Line, release: Release, target: Cpu) -> str:
     version = str(line.compiler.release)
-    text: str = _data()[what]["native" if host == target else "cross"]
+    text: str = _data()[what][key]
     return text.format(
         release=version, dashed=version.replace(".", "-"), torch=f"{release.torch}+{line.cuda.local}",
         index=line.cuda.local, cpu=target,

@@ -9,7 +9,7 @@ from sm121.arch_lists import judge_arch_list
 from sm121.errors import PlanError
 from sm121.findings import Finding, Verdict
 from sm121.pins import ToolchainKind
-from sm121.plan.brought import brought, toolchain_of
+from sm121.plan.brought import brought, own_toolkit, toolchain_of
 from sm121.plan.components import HEAVY
 from sm121.plan.flashinfer_modules import (
     all_modules,
@@ -197,7 +197,7 @@ def _downloads(choice: Choice) -> tuple[Download, ...]:
         *(Download(pin=tool, role="tool", steps=("tools",)) for tool in choice.tools),
         *(Download(pin=tool, role="inspection", steps=("inspect",)) for tool in line.inspect_tools(host.cpu)),
     ]
-    if not choice.request.cuda_home and line.toolchain is ToolchainKind.WHEELS:
+    if not own_toolkit(choice.request) and line.toolchain is ToolchainKind.WHEELS:
         found += [
             Download(pin=part, role="toolkit: " + ", ".join(part.roles), steps=("toolkit",))
             for part in choice.toolkit_parts

@@ -62,6 +62,8 @@ class Request:
     """`ccache`, `sccache` or `none`."""
     arch_list: str | None = None
     cuda_home: str | None = None
+    cuda_image: str | None = None
+    """A container image that holds the toolkit, by digest or as a path."""
     jobs: int | None = None
     split_compile: int = 1
     """Threads nvcc gives the optimiser of one file (`--split-compile`)."""
@@ -158,7 +160,9 @@ class Brought:
     option: str
     path: str
     how: str
-    """How to come by it, a sentence."""
+    """How to come by it."""
+    instead: str = ""
+    """Another way, with another option."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,7 +38,8 @@ def plan_json(plan: Plan) -> dict[str, Any]:
         "arch_list": {"requested": plan.arch_list, **{name: list(archs) for name, archs in plan.archs.items()}},
         "cutlass": plan.cutlass,
         "brought": [
-            {"what": b.what, "option": b.option, "path": b.path, "how": b.how} for b in plan.brought
+            {"what": b.what, "option": b.option, "path": b.path, "how": b.how, "instead": b.instead}
+            for b in plan.brought
         ],
         "extensions": [
             {"name": e.name, "path": e.path, "origin": e.origin, "reason": e.reason, "images": dict(e.images)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from sm121.pins import Role
+from sm121.plan.brought import own_toolkit
 from sm121.plan.cache import CacheProgram, CompilerCache
 from sm121.plan.model import Step
 
@@ -79,7 +80,7 @@ def toolkit_step(request: Request, line: Line, host: Host, parts: Sequence[FileP
     return step(
         "toolkit", f"lay out the CUDA {line.compiler.release} toolkit and check its nvcc",
         {
-            "parts": request.cuda_home or [[*row, sorted(part.roles)] for part in parts for row in digests(part)],
+            "parts": own_toolkit(request) or [[*row, sorted(part.roles)] for part in parts for row in digests(part)],
             "release": str(line.compiler.release), "target": request.cpu, "host compiler": host.compiler, **more,
         },
     )  # fmt: skip

@@ -11,7 +11,7 @@ from sm121.errors import PlanError
 from sm121.findings import Finding, Verdict
 from sm121.pins import ToolchainKind
 from sm121.pins.reading import closest
-from sm121.plan.brought import brought, has_torch, judge_torch, toolchain_of
+from sm121.plan.brought import brought, has_torch, judge_torch, own_toolkit, toolchain_of
 from sm121.plan.components import HEAVY, components, costs, known_versions
 from sm121.plan.model import Download, Extension, Plan, Tree, after_finishing
 from sm121.plan.steps import COMPILERS, cache_problems
@@ -247,7 +247,7 @@ def _downloads(choice: Choice) -> tuple[Download, ...]:
     if not request.torch_home and has_torch(line, release):
         found.append(Download(pin=line.torch(release, request.cpu), role="torch", steps=("torch",)))
     runtime = {part.filename: part for part in choice.runtime}
-    if not request.cuda_home and line.toolchain is ToolchainKind.WHEELS:
+    if not own_toolkit(request) and line.toolchain is ToolchainKind.WHEELS:
         found += [
             Download(
                 pin=part, role="toolkit: " + ", ".join(part.roles),

@@ -16,6 +16,7 @@ from sm121.sources.patches import apply
 from sm121.sources.series import load_patches
 from sm121.sources.unpack import unpack
 from sm121.toolchain.check import check
+from sm121.toolchain.from_image import ImageToolkit
 from sm121.toolchain.installed import InstalledToolkit
 from sm121.toolchain.layout import fix_up
 from sm121.toolchain.wheels import Part, WheelToolkit
@@ -45,7 +46,10 @@ def toolkit(run: Run, into: Path) -> None:
     root.mkdir()
     release = CudaVersion.parse(run.plan.compiler)
     provider: Provider
-    if run.context.cuda_home:
+    image = next((each.path for each in run.plan.brought if each.option == "--cuda-image"), "")
+    if image:
+        provider = ImageToolkit(image, release, run.plan.host.cpu, run.plan.target_cpu)
+    elif run.context.cuda_home:
         provider = InstalledToolkit(run.context.cuda_home, run.plan.target_cpu)
     else:
         provider = WheelToolkit(_toolkit_parts(run))
