@@ -20,7 +20,7 @@ from sm121.loop.disassembly import differences, nvdisasm
 from sm121.loop.explain import applied_patches, compile_error, failures
 from sm121.loop.preview import preview
 from sm121.loop.session import Comparing, Session
-from sm121.loop.source import digests
+from sm121.loop.source import differing, digests
 from sm121.loop.states import around_patch, at_revision, edited_state
 from sm121.loop.trees import State, pinned
 from sm121.progress import Progress, duration
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 POLL = 0.4
 """Seconds between two looks at the edited folder; a look reads 350 files."""
 _SHOWN = 10
+_OTHER_VERSION = 100
+"""More differing files than this are no edit: from 0.26.0 to 0.33.0 it is 519 paths."""
 _WIDE = 160
 """Characters of a line where nobody watches a terminal."""
 
@@ -167,6 +169,9 @@ def _once(task: Task) -> int:
         chosen = task.choose(session)
         if chosen:
             progress.say(f"{len(chosen)} units, from {task.state.title}:")
+            if (count := len(differing(task.base.files, task.state.files))) > _OTHER_VERSION:
+                version = f"{task.build.plan.project} {task.build.plan.version}"
+                progress.say(f"  {count} files differ from {version}: is it that version?", style="yellow")
             for line in show.chosen_lines(chosen[:_SHOWN]):
                 progress.say(line)
             if len(chosen) > _SHOWN:
@@ -273,6 +278,8 @@ def _nothing(task: Task) -> str:
     if task.arguments.around:
         return f"{task.arguments.around} reaches no unit that this build compiles."
     text = f"nothing that is compiled differs between {task.state.title} and {task.against.title}."
+    if unread := differing(task.against.files, task.state.files):
+        text += f"\nNo unit reads {', '.join(unread[:5])}; a new source must be named in CMakeLists.txt."
     if task.state.root == task.against.root:
         work = task.arguments.work
         text += (

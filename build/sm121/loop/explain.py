@@ -59,6 +59,8 @@ def compile_error(
         if name in why and not wrote:
             problems.append(f"  it was compiled because of {', '.join(why[name][:4])}.")
     do = f"edit {session.state.root} and run the same command again; what is compiled is kept."
+    if not session.records:
+        do = "mend the patch in a work tree (sm121 patches new --series NAME), then refresh it."
     if memory:
         fewer = max(1, session.build.plan.jobs // 2)
         return OutOfMemoryError(

@@ -80,7 +80,7 @@ class Session:
     ) -> None:
         self.build = build
         self._name = tree
-        self._records = records
+        self.records = records
         self.state = state
         self.pinned = base or pinned(build)
         self.store = Store.of(build)
@@ -117,7 +117,7 @@ class Session:
         tree = self.tree
         seconds, failed, error = self._make(tree, [one.unit for one in chosen])
         made = [one for one in chosen if one.unit.object not in failed]
-        kept = self._keep(tree, [one.unit for one in made], newest=self._records)
+        kept = self._keep(tree, [one.unit for one in made], newest=self.records)
         before = self._befores([one.unit for one in made], kept, comparing)
         beside: dict[str, dict[str, Kept]] = {}
         for arch in archs:
@@ -176,8 +176,10 @@ class Session:
             if others:
                 found[unit.name] = others[-1]
         if comparing.state:
-            older, _ = self.at(comparing.state, [unit for unit in units if unit.name not in found])
+            older, failed = self.at(comparing.state, [unit for unit in units if unit.name not in found])
             found |= older
+            for name in failed:
+                self.build.progress.say(f"  {name} does not compile at {comparing.state.title}: not compared")
         return found
 
     def _may_differ(self, state: State) -> bool:
