@@ -58,7 +58,6 @@ class Pass:
     results: tuple[Result, ...]
     failed: Mapping[str, tuple[str, ...]]
     before: str
-    error: CompileError | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +114,7 @@ class Session:
     def run(self, chosen: Sequence[Chosen], comparing: Comparing, archs: Sequence[ArchSpec] = ()) -> Pass:
         """Compile the units and compare each with what it was before."""
         tree = self.tree
-        seconds, failed, error = self._make(tree, [one.unit for one in chosen])
+        seconds, failed = self._make(tree, [one.unit for one in chosen])
         made = [one for one in chosen if one.unit.object not in failed]
         kept = self._keep(tree, [one.unit for one in made], newest=self.records)
         before = self._befores([one.unit for one in made], kept, comparing)
@@ -133,25 +132,20 @@ class Session:
             change = UnitChange.of(old.code if old else None, kept[name].code)
             results.append(Result(one, kept[name], old, change, seconds.get(name), beside.get(name, {})))
         title = comparing.state.title if comparing.state and not comparing.last else "what was built before"
-        return Pass(tuple(results), failed, title, error)
+        return Pass(tuple(results), failed, title)
 
-    def _make(
-        self, tree: Tree, units: Sequence[Edge]
-    ) -> tuple[dict[str, float], dict[str, tuple[str, ...]], CompileError | None]:
-        """Run ninja; return seconds per unit, the output of what failed per object, and the failure."""
+    def _make(self, tree: Tree, units: Sequence[Edge]) -> tuple[dict[str, float], dict[str, tuple[str, ...]]]:
+        """Run ninja as far as it goes; return seconds per unit, and per object that failed what its compiler said."""
         if not units:
-            return {}, {}, None
+            return {}, {}
         lines: list[str] = []
-        error = None
         try:
             costs = self.build.make(tree.prepared, [unit.object for unit in units], listen=lines.append)
-        except CompileError as raised:
-            error = raised
+        except CompileError:
+            if not outputs(lines).keys() & {unit.object for unit in units}:
+                raise
             costs = read_costs(tree.obj / "costs.jsonl")
-        failed = outputs(lines)
-        if error and not failed.keys() & {unit.object for unit in units}:
-            raise error
-        return {cost.name: cost.wall for cost in costs}, failed, error
+        return {cost.name: cost.wall for cost in costs}, outputs(lines)
 
     def _keep(self, tree: Tree, units: Sequence[Edge], *, newest: bool = True) -> dict[str, Kept]:
         """Keep what ninja made of `units`; what is kept already is not read again."""
@@ -203,7 +197,7 @@ class Session:
         self.build.progress.say(f"  compiling {len(rest)} units at {state.title}, to compare with")
         tree = self._before(state)
         there = [tree.units[name] for name in rest if name in tree.units]
-        _, failed, _ = self._make(tree, there)
+        _, failed = self._make(tree, there)
         found |= self._keep(tree, [unit for unit in there if unit.object not in failed], newest=False)
         return found, failed
 
