@@ -130,6 +130,20 @@ def test_to_a_node_and_again(
 
 
 @pytest.mark.programs
+def test_an_immutable_name_goes_along_and_never_moves(
+    made: PublishedImage, node: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for target, place in ((f"ssh://node{node}/x", node / "x"), (f"oci:{tmp_path / 'y'}", tmp_path / "y")):
+        assert cli.run(["copy", f"oci:{made.layout}@{made.record.digest}", target, "-q"]) == 0
+        held = LayoutFolder(place)
+        assert held.document(made.record.name).digest == made.record.digest
+        held.name_document(held.document(held.referrers(made.record.digest)[0].digest), made.record.name)
+        capsys.readouterr()
+        assert cli.run(["copy", f"oci:{made.layout}", target, "-q"]) == ImageError.exit_code
+        assert "never moves" in capsys.readouterr().err
+
+
+@pytest.mark.programs
 def test_a_node_that_does_not_answer(
     made: PublishedImage, node: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
@@ -15,13 +15,18 @@ from sm121.errors import UsageError
 from sm121.image.copying import copy_image
 from sm121.image.name_commands import add_name_commands
 from sm121.image.names import output_name
-from sm121.image.naming import require_platform
+from sm121.image.naming import record_of, require_platform
 from sm121.image.places import Named, exact, opened, opened_target, same_registry
 from sm121.image.publish import push_image
+from sm121.image.referrers import RECORD, attached
 from sm121.image.remote import Repository
 from sm121.image.store import BlobStore
 from sm121.progress import Progress
 from sm121.progress import size as shown_size
+
+if TYPE_CHECKING:
+    from sm121.image.referrers import Place
+    from sm121.values import Sha256
 
 _OUTPUT = "REGISTRY/NAME, without a tag: the image is named by itself"
 
@@ -91,7 +96,7 @@ def _copy(arguments: argparse.Namespace) -> int:
         digest = exact(source, named.name)
         if arguments.platform:
             require_platform(source, digest, Platform.parse(arguments.platform))
-        tag = named.name if isinstance(named.name, str) else ""
+        tag = _name_of(source, digest)
         for where in targets:
             mounts = same_registry(named.place, where)
             with opened_target(where, mounts=mounts, insecure=arguments.insecure) as target:
@@ -107,6 +112,13 @@ def _copy(arguments: argparse.Namespace) -> int:
                     as_json=arguments.json,
                 )  # fmt: skip
     return 0
+
+
+def _name_of(source: Place, digest: Sha256) -> str:
+    """The immutable name that the image's record gives it; "" for an image without one."""
+    if next(attached(source, digest, RECORD), None) is None:
+        return ""
+    return record_of(source, digest).name
 
 
 def _target(text: str) -> str:

@@ -45,11 +45,18 @@ def copy_image(
     source: Place, target: Target, digest: Sha256, store: BlobStore, progress: Progress, *, tag: str = "",
     referrers: bool = True,
 ) -> Copied:  # fmt: skip
-    """Copy the image or index `digest`, and what is attached to each document of it; `tag` names it at last.
+    """Copy the image or index `digest`, and what is attached to each document of it.
 
+    `tag` names it at last; a name that stands for something else there is refused before anything is sent.
     `store` keeps blobs on their way, so an interrupted copy goes on. Blobs go before the documents that name them:
     whatever interrupts, the target has no image that is not whole.
     """
+    there = target.digest_of(tag) if tag else None
+    if there not in {None, digest}:
+        raise ImageError(
+            f"{target.name}:{tag} is {there}; {digest} was to get that name, which never moves.",
+            do="find out who gave it; nothing was changed.",
+        )
     mover = _Mover(source, target, store, Copied(digest))
     tree = mover.read(digest, 1)
     nodes = mover.all(tree)

@@ -69,6 +69,11 @@ class LayoutFolder:
         artifact_type = known.artifact_type if known else ""
         return Document(kind, data, artifact_type=artifact_type)
 
+    def digest_of(self, tag: str) -> Sha256 | None:
+        """What a name stands for here, None if nothing has it."""
+        found = self.find(tag)
+        return found.digest if found else None
+
     def has_document(self, name: Sha256 | str) -> bool:  # noqa: ARG002 -- part of the protocol
         """A manifest that lies there may still lack blobs, as copying may have been interrupted: never believed."""
         return False

@@ -56,6 +56,10 @@ class NodeFolder:
     def close(self) -> None:
         """Every command is a connection of its own; ssh's ControlMaster makes that cheap."""
 
+    def digest_of(self, tag: str) -> Sha256 | None:
+        """What a name stands for there, None if nothing has it."""
+        return next((each.digest for each in self._listed() if each.annotations.get(REF_NAME) == tag), None)
+
     def has_document(self, name: Sha256 | str) -> bool:  # noqa: ARG002 -- as for a layout in a folder
         return False
 
@@ -96,15 +100,19 @@ class NodeFolder:
         self.push_document(document)
         self._list(document.descriptor, lambda each: each.digest == document.digest)
 
-    def _list(self, descriptor: Descriptor, replaced: Callable[[Descriptor], bool]) -> None:
+    def _listed(self) -> list[Descriptor]:
+        """What the layout's index lists; nothing if there is no layout yet."""
         held = self._run(f"cat {self._path('index.json')} 2>/dev/null || true")
-        listed: list[Descriptor] = []
-        if held.strip():
-            reader = JsonReader(f"index.json of {self.name}")
-            tables = reader.tables(reader.top(held.encode()), "manifests")
-            listed = [Descriptor.of_table(reader, each, "manifests") for each in tables]
-            reader.finish()
-        kept = [each for each in listed if not replaced(each)]
+        if not held.strip():
+            return []
+        reader = JsonReader(f"index.json of {self.name}")
+        tables = reader.tables(reader.top(held.encode()), "manifests")
+        listed = [Descriptor.of_table(reader, each, "manifests") for each in tables]
+        reader.finish()
+        return listed
+
+    def _list(self, descriptor: Descriptor, replaced: Callable[[Descriptor], bool]) -> None:
+        kept = [each for each in self._listed() if not replaced(each)]
         self._put("index.json", image_index([*kept, descriptor]).data)
         self._put("oci-layout", _MARK)
 

@@ -107,6 +107,11 @@ class Repository:
         with self.registry.request("HEAD", f"blobs/{digest}", {}, good=(200, 404)) as answer:
             return answer.status_code == 200
 
+    def digest_of(self, tag: str) -> Sha256 | None:
+        """What a name stands for here, None if nothing has it."""
+        found = self.find(tag)
+        return found.digest if found else None
+
     def has_document(self, name: Sha256 | str) -> bool:
         headers = {"Accept": ", ".join(DOCUMENT_TYPES)}
         with self.registry.request("HEAD", f"manifests/{name}", headers, good=(200, 404)) as answer:
