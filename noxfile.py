@@ -45,13 +45,13 @@ def build_cu135(session: nox.Session) -> None:
 
 @nox.session(name="build-cu129")
 def build_cu129(session: nox.Session) -> None:
-    """vLLM for 12.1 with CUDA 12.9: needs an installed toolkit, `-- --cuda-home DIR`."""
+    """vLLM for 12.1 with CUDA 12.9: needs that toolkit and torch, says how to get them (docs/lines.md)."""
     build(session, "cu129")
 
 
 @nox.session(name="build-cu128")
 def build_cu128(session: nox.Session) -> None:
-    """vLLM for 12.1 with torch of CUDA 12.8, compiled by nvcc 12.9: `-- --cuda-home DIR`."""
+    """vLLM for 12.1 with torch of CUDA 12.8, compiled by nvcc 12.9: needs both (docs/lines.md)."""
     build(session, "cu128")
 
 

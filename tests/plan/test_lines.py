@@ -80,10 +80,11 @@ def test_what_a_line_lacks_is_named() -> None:
 )  # fmt: skip
 def test_ways_to_the_compiler(installed: dict[str, CudaVersion], possible: dict[str, str]) -> None:
     found = {
-        name: " ".join(each.kind for each in view.toolchains if each.possible)
+        name: " ".join(each.kind for each in view.toolchains if each.possible and each.kind != "image")
         for name, view in views(installed=installed).items()
     }
     assert found == possible
+    assert all(view.toolchains[-1].kind == "image" for view in views(installed).values())
 
 
 def test_flashinfers_modules_and_their_targets() -> None:

@@ -249,4 +249,5 @@ def _toolchains(line: Line, host: Cpu, installed: Mapping[str, CudaVersion | Non
             kind="installed", possible=bool(right),
             note=f"--cuda-home {right[0]}" if right else f"no toolkit of {wanted} was found",
         ),
+        Toolchain(kind="image", possible=True, note="--cuda-image IMAGE, by digest"),
     )  # fmt: skip
