@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from packaging.utils import canonicalize_name, parse_wheel_filename
-from packaging.version import Version
 from rich.console import Console
 
 from sm121.compile.flashinfer.proof import prove
@@ -19,21 +17,26 @@ from sm121.sources.unpack import unpack
 from sm121.values import ArchSpec
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Sequence
+
+    from packaging.version import Version
 
     from sm121.compile.flashinfer.proof import Proof
 
 _SOURCES = "flashinfer-python"
 _MODULES = "flashinfer-jit-cache"
+MOST = 20
+"""Faults that are told one by one."""
 
 
 def add_prove_commands(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add `prove`."""
     verb = verbs.add_parser(
         "prove", help="ask FlashInfer itself whether its modules are all compiled ahead of time",
-        description="Unpack the wheels beside each other, forbid compiling, and let FlashInfer look for every module of the "
-        "wheel and make the calls that vLLM's kernels end in on 12.1. No GPU is needed; the interpreter must have torch and "
-        "be of the wheels' CPU.",
+        description="Unpack the wheels beside each other, forbid compiling, and let FlashInfer look for every module "
+        "of the wheel and make the calls that vLLM's kernels end in on 12.1. No GPU is needed; the interpreter must "
+        "have torch and be of the wheels' CPU.",
     )  # fmt: skip
     verb.add_argument(
         "wheels", metavar="WHEEL", type=Path, nargs="+",
@@ -79,7 +82,7 @@ def _prove(arguments: argparse.Namespace) -> int:
     _show(proof, as_json=arguments.json)
     if not proof.complete:
         raise VerdictFail(
-            [*proof.faults] or ["the wheels hold no module."],
+            [*proof.faults[:MOST], *_rest(proof)] or ["the wheels hold no module."],
             do="build the missing modules; FlashInfer would compile them when they are first used.",
         )
     return 0
@@ -105,6 +108,11 @@ def _wheels(paths: Sequence[Path]) -> tuple[list[Path], str]:
     if problems:
         raise UsageError(problems, do="name flashinfer-python and the wheels with its modules.")
     return list(paths), str(found[_SOURCES].public)
+
+
+def _rest(proof: Proof) -> list[str]:
+    left = len(proof.faults) - MOST
+    return [f"{left} more are like these; --json names all."] if left > 0 else []
 
 
 def _show(proof: Proof, *, as_json: bool) -> None:

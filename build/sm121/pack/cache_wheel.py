@@ -1,8 +1,9 @@
 """FlashInfer's modules as wheels that flashinfer-python finds by itself.
 
-From 0.7 on the libraries lie in a wheel per architecture (`flashinfer-jit-cache-sm121a`), and a small one of the name
-`flashinfer-jit-cache` tells FlashInfer which of those are installed; it finds them by an entry point. Up to 0.6 one wheel does
-both. What FlashInfer asks of them: flashinfer/jit/env.py of 0.6.14 and 0.7.2.post1, read 2026-11-30.
+From 0.7 on the libraries lie in a wheel per architecture (`flashinfer-jit-cache-sm121a`), and a small one of
+the name `flashinfer-jit-cache` tells FlashInfer which of those are installed; it finds them by an entry point.
+Up to 0.6 one wheel does both. What FlashInfer asks of them: flashinfer/jit/env.py of 0.6.14 and 0.7.2.post1,
+read 2026-11-30.
 """
 
 from __future__ import annotations
@@ -121,8 +122,8 @@ def assemble_modules(
 ) -> CacheWheel:
     """Write the wheel that holds `libraries` (module to file) into the folder `into`.
 
-    `architecture` is `sm121a`, or "" for the one wheel of FlashInfer 0.6; `source` the flashinfer-python wheel whose sources were
-    compiled, `licences` its licence files. Raises PackError with every fault before anything is written.
+    `architecture` is `sm121a`, or "" for the one wheel of FlashInfer 0.6; `source` the flashinfer-python wheel whose
+    sources were compiled, `licences` its licence files. Raises PackError with every fault before anything is written.
     """
     _check(libraries, cpu)
     package = f"{FINDER}-{architecture}".replace("-", "_") if architecture else FINDER.replace("-", "_")
@@ -200,7 +201,7 @@ def _write(path: Path, members: list[Packed], stamp: Stamp, epoch: int) -> Sha25
 def _metadata(stamp: Stamp, summary: str, requires: Sequence[str], licences: Sequence[str]) -> bytes:
     lines = [
         "Metadata-Version: 2.4", f"Name: {stamp.project}", f"Version: {stamp.version}", f"Summary: {summary}",
-        "License-Expression: Apache-2.0", *(f"License-File: {name}" for name in licences), "Requires-Python: >=3.10",
-        *(f"Requires-Dist: {requirement}" for requirement in requires),
+        "License-Expression: Apache-2.0", *(f"License-File: {name}" for name in licences),
+        "Requires-Python: >=3.10", *(f"Requires-Dist: {requirement}" for requirement in requires),
     ]  # fmt: skip
     return ("\n".join(lines) + "\n").encode()

@@ -86,13 +86,16 @@ class UnitCost:
 
 def known_versions() -> list[str]:
     """The FlashInfer versions whose modules are known."""
-    return sorted(_load("flashinfer_modules.toml"))
+    return sorted(_load("flashinfer_modules.toml")["releases"])
 
 
 def all_modules(version: str, arch: ArchSpec) -> tuple[Module, ...]:
     """Every module of that version for a list of the one target `arch`; empty if the version is not in the data."""
-    table = _load("flashinfer_modules.toml").get(version)
-    return tuple(module for family in (table["family"] if table else ()) for module in _family(family, arch))
+    table = _load("flashinfer_modules.toml")
+    if version not in table["releases"]:
+        return ()
+    families = (family for family in table["family"] if version in family.get("versions", [version]))
+    return tuple(module for family in families for module in _family(family, arch))
 
 
 def _family(family: Mapping[str, Any], arch: ArchSpec) -> Iterable[Module]:
@@ -103,7 +106,7 @@ def _family(family: Mapping[str, Any], arch: ArchSpec) -> Iterable[Module]:
             yield Module(
                 name=name, family=family["name"], sources=tuple(sources),
                 target=None if code == "host" else ArchSpec.parse(code) if code else arch,
-                left_out=family.get("left-out", ""), extra=next(iter(family.get("extra", ())), ""),
+                left_out=family.get("left-out", ""), extra=family.get("extra", ""),
             )  # fmt: skip
 
 

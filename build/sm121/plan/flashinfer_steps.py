@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from sm121.values import ArchSpec
 
 CALLED = ("libcublas.so", "libcublasLt.so")
-"""Libraries that modules call and that are not laid out for a build: their stand-ins must define the functions."""
+"""Libraries that modules call and that are not laid out: their stand-ins must define the functions."""
 
 PROVIDERS_SINCE = Version("0.7")
-"""From here on the cache is one wheel per architecture, which a small wheel of one name finds (flashinfer/jit/env.py)."""
+"""From here on the cache is a wheel per architecture, which a small one finds (flashinfer/jit/env.py)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Choice:
 
     @property
     def ffi(self) -> FilePin:
-        """The apache-tvm-ffi that vLLM demands, for the target: its headers are compiled in, its library is what modules call."""
+        """The apache-tvm-ffi that vLLM demands, for the target: modules are compiled with it and call its library."""
         package = next(each for each in self.release.companions if each.name == "apache-tvm-ffi")
         return package.file(self.request.cpu)
 

@@ -1,4 +1,4 @@
-"""From upstream's build commands to one build file for ninja: relative paths, long compiles first, heavy ones bounded."""
+"""Upstream's build commands as one build file for ninja: relative paths, long compiles first, heavy ones bounded."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from sm121.compile.flashinfer.upstream import Unit, UpstreamModule
 
 LINK_FLAGS = "-Wl,--as-needed,-s,--build-id=sha1"
-"""The same link on distributions whose gcc differs in its defaults: only libraries that are used are asked for; no symbol table,
-because it names temporary files, and a build id over what is left."""
+"""The same link on distributions whose gcc differs in its defaults: only libraries that are used are asked for; no
+symbol table, because it names temporary files, and a build id over what is left."""
 CONFIGURED = "configured.json"
 
 
@@ -53,8 +53,9 @@ def generate(tree: Path, modules: Modules, python: str, log: Path) -> None:
     for name in ("modules", "generated"):
         _drop_build_files(out / name)
     request = {
-        "wheel": str(tree / "source"), "python": str(tree / "tools" / "python"), "tvm_ffi": str(tree / "tvm-ffi" / "tvm_ffi"),
-        "cuda_home": str(tree / "cuda"), "python_headers": str(tree / "python"), "out": str(out), "cuda": modules.cuda, "torch": modules.torch,
+        "wheel": str(tree / "source"), "python": str(tree / "tools" / "python"),
+        "tvm_ffi": str(tree / "tvm-ffi" / "tvm_ffi"), "cuda_home": str(tree / "cuda"),
+        "python_headers": str(tree / "python"), "out": str(out), "cuda": modules.cuda, "torch": modules.torch,
         "arch_list": modules.arch_list, "extra": list(modules.extra), "modules": list(modules.sources),
     }  # fmt: skip
     (tree / "request.json").write_text(json.dumps(request, indent=1) + "\n")
@@ -109,8 +110,8 @@ def write_build_file(
 ) -> dict[str, list[str]]:
     """Write `tree`/obj/build.ninja. Returns unit (`MODULE/OBJECT`) to the device code it is asked for.
 
-    Every path is relative to `obj`, so the same inputs give the same commands in any folder. Ninja starts ready edges in the
-    order of the file: those that take longest come first.
+    Every path is relative to `obj`, so the same inputs give the same commands in any folder. Ninja starts ready
+    edges in the order of the file: those that take longest come first.
     """
     obj = tree / "obj"
     edges: list[tuple[float, str, str]] = []
@@ -134,7 +135,8 @@ def write_build_file(
     head = (
         "ninja_required_version = 1.10\n\n"
         f"pool heavy\n  depth = {schedule.heavy_jobs}\n\n"
-        "rule compile\n  command = $command_line\n  description = compile $out\n  depfile = $out.d\n  deps = gcc\n\n"
+        "rule compile\n  command = $command_line\n  description = compile $out\n"
+        "  depfile = $out.d\n  deps = gcc\n\n"
         "rule link\n  command = $command_line\n  description = link $out\n\n"
     )
     text = head + "\n".join(text for *_, text in sorted(edges)) + "\n" + "\n".join(links)

@@ -1,15 +1,15 @@
-"""Writes down how FlashInfer would compile its modules, with FlashInfer's own scripts, without compiling anything.
+"""Writes down how FlashInfer would compile its modules, with its own scripts, without compiling anything.
 
-Run by `python -I -S -B generate.py REQUEST.json` in the build tree, in an interpreter of its own: it puts stand-ins in the places of
-torch and subprocess. The request names folders of the tree:
+Run by `python -I -S -B generate.py REQUEST.json` in the build tree, in an interpreter of its own: it puts
+stand-ins in the places of torch and subprocess. The request names folders of the tree:
 
-    {"wheel": "...", "python": "...", "tvm_ffi": "...", "cuda_home": "...", "python_headers": "...", "out": "...", "cuda": "13.0", "torch": "2.14.0",
-     "arch_list": "12.1a", "extra": ["flashinfer.jit.fp4_quantization:gen_fp4_quantization_sm120f_module"],
-     "modules": ["page", ...]}
+    {"wheel": "...", "python": "...", "tvm_ffi": "...", "cuda_home": "...", "python_headers": "...", "out": "...",
+     "cuda": "13.0", "torch": "2.14.0", "arch_list": "12.1a",
+     "extra": ["flashinfer.jit.fp4_quantization:gen_fp4_quantization_sm120f_module"], "modules": ["page", ...]}
 
-`wheel` is the unpacked flashinfer-python wheel, `python` holds jinja2 and packaging. `out` gets `modules.json`, every module of
-upstream's ahead-of-time set for the list and those of the generators in `extra`, generated sources, and one `build.ninja` per
-module of `modules`.
+`wheel` is the unpacked flashinfer-python wheel, `python` holds jinja2 and packaging. `out` gets `modules.json`,
+every module of upstream's ahead-of-time set for the list and those of the generators in `extra`, generated
+sources, and one `build.ninja` per module of `modules`.
 """
 
 from __future__ import annotations

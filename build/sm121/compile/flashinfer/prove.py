@@ -4,9 +4,10 @@ Run by `PYTHON -B prove.py REQUEST.json` with an interpreter that has torch; the
 
     {"paths": [...], "modules": [...], "calls": ["flashinfer.page:get_page_module()"]}
 
-`paths` are folders for `sys.path`: flashinfer-python, the wheels of modules, and what they import. Every module must be reported as
-compiled ahead of time and must open; every call is what FlashInfer runs when it is first used on 12.1, and must find its module.
-No GPU is needed. Writes the answer to the path that follows the request's, as JSON.
+`paths` are folders for `sys.path`: flashinfer-python, the wheels of modules, and what they import. Every module
+must be reported as compiled ahead of time and must open; every call is what FlashInfer runs when it is first
+used on 12.1, and must find its module. No GPU is needed. Writes the answer to the path that follows the
+request's, as JSON.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ def main(request: dict[str, Any]) -> dict[str, Any]:
     core = importlib.import_module("flashinfer.jit.core")
     torch = importlib.import_module("torch")
     answer: dict[str, Any] = {
-        "torch": str(torch.__version__), "cuda": str(torch.version.cuda), "gpu": bool(torch.cuda.is_available()),
-        "targets": sorted(core.current_compilation_context.TARGET_CUDA_ARCHS), "prebuilt": 0, "opened": 0, "served": 0,
-        "faults": [],
+        "torch": str(torch.__version__), "cuda": str(torch.version.cuda),
+        "gpu": bool(torch.cuda.is_available()), "targets": sorted(core.current_compilation_context.TARGET_CUDA_ARCHS),
+        "prebuilt": 0, "opened": 0, "served": 0, "faults": [],
     }  # fmt: skip
     answer["providers"] = [
         [provider.distribution, provider.version, sorted(provider.cuda_architectures)]

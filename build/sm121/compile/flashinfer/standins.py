@@ -1,8 +1,8 @@
 """Stand-ins for the packages that FlashInfer imports while it writes down its build commands.
 
-FlashInfer's scripts import torch and tvm_ffi, and ask them for names of data types, a few versions and two folders. The real
-torch takes 3 GB of libraries, and for another CPU it cannot be imported at all. What is asked is answered here; whatever else is
-asked of a stand-in is an error that names it, never a guess.
+FlashInfer's scripts import torch and tvm_ffi, and ask them for names of data types, a few versions and two
+folders. The real torch takes 3 GB of libraries, and for another CPU it cannot be imported at all. What is asked
+is answered here; whatever else is asked of a stand-in is an error that names it, never a guess.
 
 Runs in an interpreter of its own (`generate.py`), so it imports the standard library only.
 """
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _SIZES = {
-    "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "float8_e4m3fn": 1, "float8_e5m2": 1, "float8_e8m0fnu": 1,
-    "float4_e2m1fn_x2": 1, "int8": 1, "int16": 2, "int32": 4, "int64": 8, "uint8": 1, "uint16": 2, "uint32": 4, "uint64": 8,
-    "bool": 1,
+    "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "float8_e4m3fn": 1, "float8_e5m2": 1,
+    "float8_e8m0fnu": 1, "float4_e2m1fn_x2": 1, "int8": 1, "int16": 2, "int32": 4, "int64": 8, "uint8": 1,
+    "uint16": 2, "uint32": 4, "uint64": 8, "bool": 1,
 }  # fmt: skip
 """Bytes of each data type of torch that a kernel can be made for."""
 
@@ -74,8 +74,9 @@ class _Process:
 def programs(cuda: str) -> types.ModuleType:
     """A stand-in for subprocess: writing down build commands starts no program.
 
-    Upstream asks nvcc for its release, which is known. For FMHA v2 it compiles and runs a program on the build machine, with
-    whatever nvcc it finds, to fill a header that no source includes (`fmha_cubin.h`); that one is left empty.
+    Upstream asks nvcc for its release, which is known. For FMHA v2 it compiles and runs a program on the build
+    machine, with whatever nvcc it finds, to fill a header that no source includes (`fmha_cubin.h`); that one is
+    left empty.
     """
 
     def words(command: object) -> list[str]:
@@ -101,7 +102,8 @@ def programs(cuda: str) -> types.ModuleType:
     module = types.ModuleType("subprocess")
     for name, value in {
         "check_output": check_output, "Popen": popen, "run": run, "PIPE": -1, "STDOUT": -2, "DEVNULL": -3,
-        "CalledProcessError": RuntimeError, "TimeoutExpired": TimeoutError, "CompletedProcess": types.SimpleNamespace,
+        "CalledProcessError": RuntimeError, "TimeoutExpired": TimeoutError,
+        "CompletedProcess": types.SimpleNamespace,
     }.items():  # fmt: skip
         setattr(module, name, value)
     return module
@@ -214,7 +216,8 @@ def _refusal(module: str) -> Callable[[str], object]:
 
 
 TORCH_FOLDER = "/torch"
-"""Where a module that links torch would look for it. Such a module is tied to one build of torch and is not compiled here."""
+"""Where a module that links torch would look for it. Such a module is tied to one build of torch and is not
+compiled here."""
 
 ASKED: list[str] = []
 """What was asked of a stand-in and had no answer; FlashInfer may have caught the error."""

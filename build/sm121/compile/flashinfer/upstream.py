@@ -1,7 +1,7 @@
 """Reads the `build.ninja` that FlashInfer writes for one module.
 
-Only what upstream's generator writes is understood (flashinfer/jit/cpp_ext.py); anything else is an error: a rule that was read
-wrongly would be a library compiled wrongly.
+Only what upstream's generator writes is understood (flashinfer/jit/cpp_ext.py); anything else is an error: a
+rule that was read wrongly would be a library compiled wrongly.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 _RULES = {
     "compile": "$cxx_launcher $cxx -MMD -MF $out.d $cflags -c $in -o $out $post_cflags",
-    "cuda_compile": "$nvcc_launcher $nvcc --generate-dependencies-with-compile -MF $out.d $cuda_cflags -c $in -o $out "
-    "$cuda_post_cflags",
+    "cuda_compile": "$nvcc_launcher $nvcc --generate-dependencies-with-compile -MF $out.d $cuda_cflags -c $in "
+    "-o $out $cuda_post_cflags",
     "link": "$cxx $in $ldflags -o $out",
 }
 """Rule to the command that upstream writes for it (0.6.14 to 0.7.2.post1, read 2026-11-30)."""
@@ -28,7 +28,7 @@ _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """One translation unit: its object and source as paths, whether nvcc compiles it, and the options as one string."""
+    """One translation unit: its object and source as paths, whether nvcc compiles it, its options as one string."""
 
     object: str
     source: str
