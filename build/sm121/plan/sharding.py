@@ -26,7 +26,7 @@ class Shard:
         """`2/5`; None for `all`, the job that takes everything and links. ValueError says what was wanted."""
         if text == "all":
             return None
-        match = re.fullmatch(r"(\d{1,4})/(\d{1,4})", text)
+        match = re.fullmatch(r"([0-9]{1,4})/([0-9]{1,4})", text)
         if not match:
             raise ValueError(f"a shard is written K/N, such as 1/4, or all; found {text!r}")
         number, count = int(match[1]), int(match[2])
