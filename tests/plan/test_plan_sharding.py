@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-import random
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -8,6 +8,9 @@ from hypothesis import strategies as st
 
 from sm121.plan.components import costs
 from sm121.plan.sharding import Shard, with_guesses
+
+if TYPE_CHECKING:
+    import random
 
 
 def test_shards_are_read() -> None:

@@ -17,7 +17,6 @@ import pytest
 from rich.console import Console
 
 from sm121 import pins
-from sm121.compile.caching import CacheUse
 from sm121.pack.publish import Published
 from sm121.plan.cache import CompilerCache
 from sm121.plan.model import Request
@@ -33,6 +32,8 @@ from sm121.workspace import Workspace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from sm121.compile.caching import CacheUse
 
 pytestmark = [pytest.mark.real, pytest.mark.network]
 
@@ -114,7 +115,7 @@ def made(folder: Path, cache: CompilerCache, *extensions: str) -> Build:
         line="cu130", cache=cache.name, extensions=extensions, finish=False,
         folder=str(folder) if str(cache.program) == "sccache" else "",
     )  # fmt: skip
-    (folder / "files").exists() or folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     if not (folder / "files").exists():
         (ROOT / "work" / "files").mkdir(parents=True, exist_ok=True)
         (folder / "files").symlink_to(ROOT / "work" / "files")
