@@ -12,13 +12,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import zstandard
 from packaging.utils import parse_wheel_filename
 from zlib_ng import zlib_ng
 
-from sm121.artifact import Wheel
+from sm121.artifact import Wheel, WheelName
 from sm121.artifact.imagedocs import LINUX_ARM64, Platform
 from sm121.errors import ImageError, PackError, UsageError
 from sm121.image.base import read_base, take_base
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
     from sm121.artifact.imagedocs import Descriptor
     from sm121.image.base import Base
+    from sm121.image.layer import Entry
     from sm121.image.placing import Placed
     from sm121.image.store import BlobStore
     from sm121.progress import Progress
@@ -111,6 +112,7 @@ def _read_wheel(path: Path) -> BuiltWheel:
         raise PackError(f"{path.name} has no manifest beside it ({beside.name}).")
     data = beside.read_bytes()
     manifest = Manifest.from_json(data, beside.name)
+    WheelName.parse(path.name)
     output, digest = manifest.output(path.name), Sha256.of_file(path)
     if output is None or output.sha256 != digest:
         raise PackError(
@@ -177,16 +179,7 @@ def assemble(request: ImageRequest, store: BlobStore, files: Path, progress: Pro
     making = _Making(request, store, prefix, progress)
     ours = [making.layer("frame", frame(prefix, facts), "environment and user", "frame")]
     with ExitStack() as stack:
-        opened = [stack.enter_context(Wheel(path)) for path in paths]
-        with progress.step("read the runtime set"), ThreadPoolExecutor(request.threads) as pool:
-            measured = list(pool.map(partial(_measured, store.root / "measured"), opened))
-        for wheel, digests in zip(opened, measured, strict=True):
-            if wrong := misrecorded(wheel, digests):
-                shown = f"{wrong[0]}{f' and {len(wrong) - 1} more' if len(wrong) > 1 else ''}"
-                progress.say(
-                    f"note: the RECORD of {wheel.name} is wrong about {shown}; the image's will be right."
-                )
-        placed = [place(wheel, prefix, measured=each) for wheel, each in zip(opened, measured, strict=True)]
+        placed = _placed(stack, paths, prefix, request, store, progress)
         mine = [
             place(stack.enter_context(Wheel(path)), prefix, direct=wheel.sha256)
             for path, wheel in zip(request.wheels, wheels, strict=True)
@@ -214,6 +207,27 @@ def assemble(request: ImageRequest, store: BlobStore, files: Path, progress: Pro
     return Assembled(
         manifest, config, tuple(layers), tuple(ours), base, platform, wheels, runtime, packages, labels
     )  # fmt: skip
+
+
+def _placed(
+    stack: ExitStack,
+    paths: Sequence[Path],
+    prefix: Prefix,
+    request: ImageRequest,
+    store: BlobStore,
+    progress: Progress,
+) -> list[Placed]:
+    """Plan the files of the runtime set; its wheels stay open with `stack`."""
+    opened = [stack.enter_context(Wheel(path)) for path in paths]
+    with progress.step("read the runtime set"), ThreadPoolExecutor(request.threads) as pool:
+        measured = list(pool.map(partial(_measured, store.root / "measured"), opened))
+    for wheel, digests in zip(opened, measured, strict=True):
+        if wrong := misrecorded(wheel, digests):
+            more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
+            progress.say(
+                f"note: the RECORD of {wheel.name} is wrong about {wrong[0]}{more}; the image's will be right."
+            )
+    return [place(wheel, prefix, measured=each) for wheel, each in zip(opened, measured, strict=True)]
 
 
 def _measured(folder: Path, wheel: Wheel) -> dict[str, Sha256]:
@@ -249,7 +263,7 @@ class _Making:
     def wheel(self, placed: Placed) -> LayerDone:
         return self.layer(placed.filename, placed.entries, f"wheel {placed.filename}", "wheel")
 
-    def layer(self, title: str, entries: Sequence[Any], created_by: str, comment: str) -> LayerDone:
+    def layer(self, title: str, entries: Sequence[Entry], created_by: str, comment: str) -> LayerDone:
         """The layer of these entries: from an earlier run, or made now."""
         request = self.request
         key = self._key(entries)
@@ -278,7 +292,7 @@ class _Making:
         partial.replace(known)
         return done
 
-    def _key(self, entries: Sequence[Any]) -> Sha256:
+    def _key(self, entries: Sequence[Entry]) -> Sha256:
         request = self.request
         listed = [[e.path, e.mode, e.sha256.hex if e.sha256 else "", e.link, e.owner] for e in entries]
         how = [request.epoch, request.compression, LEVELS[request.compression], *tool_versions().values()]
@@ -301,9 +315,9 @@ def _known(path: Path, store: BlobStore, created_by: str, comment: str) -> Layer
     return done if store.has(done.digest, done.size) else None
 
 
-def _merged(group: Sequence[Placed]) -> list[Any]:
+def _merged(group: Sequence[Placed]) -> list[Entry]:
     """The entries of several wheels; of equal files that two own, one."""
-    merged: dict[str, Any] = {}
+    merged: dict[str, Entry] = {}
     for wheel in group:
         merged.update({entry.path: entry for entry in wheel.entries})
     return [merged[path] for path in sorted(merged)]
