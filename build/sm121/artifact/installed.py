@@ -48,6 +48,11 @@ class Survey:
         *folders, _ = path.split("/")
         return not _SITES.isdisjoint(folders) or folders[-1:] == ["bin"]
 
+    @staticmethod
+    def keeps(path: str) -> bool:
+        """Whether the content of a file is read here: it describes a distribution, or says its version."""
+        return _document(path) is not None or path.rpartition("/")[2] in _STAMPS
+
     def see(self, member: Member, data: Buffer | None = None) -> None:
         """Take note of a member; `data` is its content if the caller has it already."""
         if data is None and member.link in self._seen and _document(member.path) is None:

@@ -69,8 +69,9 @@ class _Found:
             self.pass_by(member)
 
     def is_candidate(self, member: Member) -> bool:
-        """Whether a member is looked at for device code."""
-        return self._artifact.kind is Kind.FILE or may_hold_code(member.path, executable=member.executable)
+        """Whether a member is looked at for device code; of METADATA and its like no mode makes a program."""
+        executable = member.executable and not self._survey.keeps(member.path)
+        return self._artifact.kind is Kind.FILE or may_hold_code(member.path, executable=executable)
 
     def depth(self, path: str) -> Depth:
         """Symbols are kept where somebody compares them: alone, in wheels, in packages of interest, of the runtime."""
