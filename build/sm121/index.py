@@ -25,7 +25,6 @@ from urllib.parse import urlsplit, urlunsplit
 import requests
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
-from pypi_simple import PYPI_SIMPLE_ENDPOINT, NoSuchProjectError, PyPISimple, UnsupportedContentTypeError
 from requests.adapters import HTTPAdapter
 from urllib3.exceptions import HTTPError
 from urllib3.util.retry import Retry
@@ -88,12 +87,7 @@ class Settings:
         cert = environ.get("REQUESTS_CA_BUNDLE") or pip.get("cert", "")
         if pip.get("no-index", "").lower() in {"1", "true", "yes", "on"} or environ.get("UV_NO_INDEX"):
             return cls((), cert)
-        first = (
-            environ.get("UV_DEFAULT_INDEX")
-            or environ.get("UV_INDEX_URL")
-            or pip.get("index-url")
-            or PYPI_SIMPLE_ENDPOINT
-        )
+        first = environ.get("UV_DEFAULT_INDEX") or environ.get("UV_INDEX_URL") or pip.get("index-url") or _usual()
         others = (
             environ.get("UV_INDEX", ""),
             environ.get("UV_EXTRA_INDEX_URL", ""),
@@ -142,11 +136,20 @@ def session(chosen: Settings | None = None) -> requests.Session:
     return opened
 
 
+def _usual() -> str:
+    """The index of those who configured none. Parsers of its pages take long to load, and most commands ask no index."""
+    from pypi_simple import PYPI_SIMPLE_ENDPOINT  # noqa: PLC0415
+
+    return PYPI_SIMPLE_ENDPOINT
+
+
 def project_files(project: str) -> list[IndexFile]:
     """All files of a project, oldest version first; of equal names the first index's.
 
     Raises FetchError if no index has the project or none answers.
     """
+    from pypi_simple import NoSuchProjectError, PyPISimple, UnsupportedContentTypeError  # noqa: PLC0415 -- as `_usual`
+
     chosen = settings()
     found: dict[str, IndexFile] = {}
     failures = []
