@@ -29,36 +29,52 @@ ELSEWHERE = {"B57-a"}
 """Cases about a build that has not begun: tests/engine."""
 
 
+def _files(given: dict[str, Any]) -> dict[str, str]:
+    """Path, without its first slash, to content."""
+    files = given.get("files", {})
+    named = files.items() if isinstance(files, dict) else ((path, "") for path in files)
+    return {path.lstrip("/"): text for path, text in named}
+
+
 def _container(given: dict[str, Any]) -> Container:
     """An image of which no more is known than the case says."""
     nvcc = given.get("nvcc")
-    files = given.get("files", {})
+    files = _files(given)
+    reference = given.get("reference", "")
+    loader = {path: text for path, text in files.items() if RULES.loader.fullmatch(path)}
+    headers = tuple(path for path in files if path.endswith("/Python.h"))
+    absent = any("Python.h" in path for path in given.get("missing", ()))
     return Container(
-        reference=given.get("reference", ""),
-        pinned=bool(given.get("digest")),
+        reference=reference,
+        pinned=bool(given.get("digest")) or "@sha256:" in reference,
         env={**given.get("env", {}), **given.get("config_env", {})},
         labels=given.get("labels", {}),
         history=tuple(given.get("history", ())),
         base=given.get("base", ""),
         ptxas=given.get("ptxas"),
         nvcc=None if nvcc is None else {"usr/local/cuda/bin/nvcc": nvcc} if nvcc else {},
-        loader={path.lstrip("/"): text for path, text in files.items()} if files else None,
-        headers=() if any("Python.h" in path for path in given.get("missing", ())) else None,
+        loader=loader or None,
+        headers=headers if headers or absent else None,
     )
 
 
 def findings_of(given: dict[str, Any]) -> list[Finding]:
     installed = dict(item.split("==") for item in given.get("installed", ()))
     container = _container(given)
+    # A case that lists nothing but the loader's configuration does not list the image.
+    listed = [
+        path for path in _files(given) if not RULES.loader.fullmatch(path) and not path.endswith("/Python.h")
+    ]
     found = list(
         judge_container(
             container, installed, capability=Capability.parse(given.get("target", "12.1")),
             python=given.get("python", ""), driver=driver_cuda(given.get("driver", ""), RULES),
-            torch=given.get("torch", ""),
+            torch=given.get("torch", ""), paths=listed or None,
         )
     )  # fmt: skip
     # What cases leave out, most images have: the claims that a case is not about must not decide.
-    return [item for item in found if item.check != "image.reference" or "digest" in given]
+    about = "digest" in given or container.pinned
+    return [item for item in found if item.check != "image.reference" or about]
 
 
 MINE = [case for case in cases("images") if case["id"] not in ELSEWHERE]
@@ -144,7 +160,7 @@ def test_what_a_base_is_called_says_whether_it_has_nvcc() -> None:
     ("value", "expected"),
     [
         ("/usr/local/cuda", Verdict.PASS),
-        ("", Verdict.FAIL),
+        ("", Verdict.WARN),
         ("usr/local/cuda", Verdict.FAIL),
         ("/usr/local/cuda:", Verdict.FAIL),
         ("${CUDA}", Verdict.FAIL),
@@ -153,6 +169,12 @@ def test_what_a_base_is_called_says_whether_it_has_nvcc() -> None:
 )
 def test_cuda_home(value: str, expected: Verdict) -> None:
     assert verdict(judge_cuda_home({"CUDA_HOME": value}, None)) is expected
+
+
+def test_cuda_home_is_of_torchs_major() -> None:
+    env = {"CUDA_HOME": "/usr/local/cuda-12.8"}
+    assert verdict(judge_cuda_home(env, None, "2.14.0+cu130")) is Verdict.WARN
+    assert verdict(judge_cuda_home(env, None, "2.14.0+cu129")) is Verdict.PASS
 
 
 def test_cuda_home_must_exist() -> None:

@@ -65,7 +65,7 @@ def judge_container(
             yield from judge_flashinfer(installed, nvcc, capability, rules)
     if container.headers is not None:
         yield from judge_headers(python, container.headers, compiler=container.compiler, triton=triton)
-    yield from judge_cuda_home(env, container.homes)
+    yield from judge_cuda_home(env, container.homes, torch)
     if container.loader is not None or "LD_LIBRARY_PATH" in env:
         cuda = env.get("CUDA_VERSION", "") or ".".join(map(str, cuda_of(torch) or ()))
         yield from judge_compat(container.loader or {}, env, paths, driver=driver, cuda=cuda)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from packaging.version import InvalidVersion, Version
 
 from sm121.findings import Finding, Verdict
+from sm121.inspector.judge.line import cuda_of
 from sm121.inspector.words import joined, listed, shown
 from sm121.values import CudaVersion
 
@@ -151,16 +152,25 @@ def judge_headers(
         yield Finding("image.headers", "Triton", Verdict.WARN, got, "gcc or clang, or CC", source=_NO_HEADERS)
 
 
-def judge_cuda_home(env: Mapping[str, str], homes: Mapping[str, bool] | None) -> Iterator[Finding]:
-    """CUDA_HOME and its like name one absolute folder that exists; `homes` says which do."""
+def judge_cuda_home(
+    env: Mapping[str, str], homes: Mapping[str, bool] | None, torch: str = ""
+) -> Iterator[Finding]:
+    """CUDA_HOME and its like name one absolute folder that exists, of torch's major; `homes` says which exist."""
     for name in ("CUDA_HOME", "CUDA_PATH", "CUDA_ROOT"):
         if name not in env:
             continue
         value = env[name]
         fault = _home_fault(value)
-        if not fault and homes is not None and not homes.get(name, True):
+        if value.strip() and not fault and homes is not None and not homes.get(name, True):
             fault = "does not exist in the image"
-        if fault:
+        line, named = cuda_of(torch), re.search(r"cuda-(\d+)\.\d", value)
+        if not fault and line and named and int(named[1]) != line[0]:
+            got = f"{name}={shown(value)}, and torch is of CUDA {line[0]}"
+            yield Finding("image.cuda-home", name, Verdict.WARN, got, "one CUDA major", source=_NO_HOME)
+        elif not value.strip():
+            got = "is set and empty: programs differ in what they take that for"
+            yield Finding("image.cuda-home", name, Verdict.WARN, got, "a folder, or no variable", source=_NO_HOME)
+        elif fault:
             advice = f"Set {name} to the toolkit's folder, or unset it."
             yield Finding(
                 "image.cuda-home", name, Verdict.FAIL, f"{name}={shown(value)!r} {fault}", "one absolute folder",
@@ -171,8 +181,6 @@ def judge_cuda_home(env: Mapping[str, str], homes: Mapping[str, bool] | None) ->
 
 
 def _home_fault(value: str) -> str:
-    if not value.strip():
-        return "is empty"
     if ":" in value:
         return "is a list of folders, as if it were a search path"
     if value != value.strip() or any(character in value for character in "\"'"):
