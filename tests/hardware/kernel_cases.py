@@ -7,6 +7,7 @@ with the driver's compute cache and PTX compiler switched off, so that code whic
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import json
 import os
 import sys
@@ -27,23 +28,25 @@ class NotForThisChipError(Exception):
     """The chip lacks the instructions; the text says which it has."""
 
 
-def extensions() -> dict[str, str]:
-    """Load every compiled library of the package; the answer is "" or the error, by path inside the package."""
+def extensions() -> dict[str, dict[str, str]]:
+    """Load every compiled library of the package: `error` ("" if it loads) and `sha256`, by path as in a wheel."""
     import torch  # noqa: F401, PLC0415 -- its libraries must be loaded first
     import vllm  # noqa: PLC0415
 
     folder = Path(next(iter(vllm.__path__)))
     own = f".{sys.implementation.cache_tag}"
-    found: dict[str, str] = {}
+    found: dict[str, dict[str, str]] = {}
     for path in sorted(folder.rglob("*.so")):
         if ".cpython-" in path.name and own not in path.name:
             continue
+        error = ""
         try:
             ctypes.CDLL(str(path), mode=os.RTLD_NOW)
-        except OSError as error:
-            found[str(path.relative_to(folder))] = str(error)
-        else:
-            found[str(path.relative_to(folder))] = ""
+        except OSError as failure:
+            error = str(failure)
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        found[str(path.relative_to(folder.parent))] = {"error": error, "sha256": digest}
     return found
 
 
@@ -90,6 +93,13 @@ def _error(got: Any, wanted: Any) -> float:
     return float((got - wanted).norm() / wanted.norm())
 
 
+def _bytes(join: Callable[[list[Any]], Any], scales: list[Any]) -> Any:
+    """Join 8-bit floating scales as bytes: not every torch joins the type itself."""
+    import torch  # noqa: PLC0415
+
+    return join([item.view(torch.uint8) for item in scales]).view(torch.float8_e4m3fn)
+
+
 def _quantized(values: Any) -> tuple[Any, Any, Any]:
     import torch  # noqa: PLC0415
     from vllm import _custom_ops as ops  # noqa: PLC0415
@@ -130,7 +140,8 @@ def nvfp4_moe() -> float:
     got = torch.empty((experts * m, n), dtype=torch.bfloat16, device="cuda")
     ops.cutlass_fp4_moe_mm(
         got, torch.cat([item[0] for item in a]), torch.stack([item[0] for item in b]),
-        torch.cat([item[1] for item in a]), torch.stack([item[1] for item in b]), alphas, sizes, rows[:-1], rows[:-1],
+        _bytes(torch.cat, [item[1] for item in a]), _bytes(torch.stack, [item[1] for item in b]), alphas, sizes,
+        rows[:-1], rows[:-1],
     )  # fmt: skip
     wanted = torch.cat([
         _dequantized(one[0], one[1], m, k, one[2]) @ _dequantized(other[0], other[1], n, k, other[2]).T

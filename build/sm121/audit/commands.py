@@ -1,4 +1,4 @@
-"""The verbs explain, oracle, memory, bootlog and smoke: arguments in, answers out, a verdict as exit status."""
+"""The verbs explain, oracle, memory, bootlog, hardware and smoke: arguments in, answers out, a verdict as exit status."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sm121.audit.bootlog_verb import run_bootlog
+from sm121.audit.hardware import run_hardware
 from sm121.audit.memory import GIB, TOTAL
 from sm121.audit.memory_verb import run_memory
 from sm121.audit.smoke.verb import add_smoke_arguments, run_smoke
@@ -27,7 +28,7 @@ _ARTIFACT = "a vLLM wheel, sdist, environment or image; several together count a
 
 
 def add_audit_commands(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add explain, oracle, memory, bootlog and smoke to the command line."""
+    """Add explain, oracle, memory, bootlog, hardware and smoke to the command line."""
     one = verbs.add_parser(
         "explain", help="say which backends a checkpoint will run on, and whether their code is there", epilog=_EXIT,
         description="Joins what a checkpoint declares, what vLLM selects and what the artifact delivers. Runs nothing.",
@@ -62,6 +63,23 @@ def add_audit_commands(verbs: argparse._SubParsersAction[argparse.ArgumentParser
     _explaining(one, needed=False)
     _output(one)
     one.set_defaults(run=partial(run_bootlog, explained=predicted))
+
+    one = verbs.add_parser(
+        "hardware", help="attach a chip's report to a build's manifest", epilog=_EXIT,
+        description=(
+            "Judges what tests/hardware wrote on a machine with the chip, checks by digest that it is about the build of "
+            "the manifest, and writes the attachment beside it."
+        ),
+    )  # fmt: skip
+    one.add_argument("report", metavar="REPORT", type=Path, help="written by SM121_HARDWARE_REPORT=REPORT pytest")
+    one.add_argument(
+        "--manifest", metavar="FILE", type=Path, required=True, help="the manifest of the tested build"
+    )
+    one.add_argument(
+        "-o", "--output", metavar="FILE", type=Path, help="default: the manifest's name with .hardware.json"
+    )
+    _output(one)
+    one.set_defaults(run=run_hardware)
 
     one = verbs.add_parser(
         "smoke", help="validate a server: one that runs, an image, or a wheel", epilog=_EXIT,
