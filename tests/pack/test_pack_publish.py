@@ -212,8 +212,9 @@ def test_wherever_it_is_interrupted_no_wheel_lacks_its_manifest(
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(StorageError, match="could not be written"):
+    with pytest.raises(StorageError, match="is in the way") as caught:
         ensure_publishable(tmp_path / "file")
+    assert caught.value.do
 
     def refuse(*_arguments: object, **_keywords: object) -> NoReturn:
         raise OSError(errno.EROFS, "Read-only file system", str(tmp_path / "dist"))
