@@ -89,6 +89,7 @@ def known_versions() -> list[str]:
     return sorted(_load("flashinfer_modules.toml")["releases"])
 
 
+@cache
 def all_modules(version: str, arch: ArchSpec) -> tuple[Module, ...]:
     """Every module of that version for a list of the one target `arch`; empty if the version is not in the data."""
     table = _load("flashinfer_modules.toml")
@@ -191,6 +192,7 @@ def unserved(claims: Iterable[Claim], modules: Iterable[str]) -> list[str]:
     ]
 
 
+@cache
 def unit_cost(module: str, source: str) -> UnitCost:
     """What compiling one source of a module costs, by the first row of the data that fits."""
     for pattern, seconds, gib in _costs():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import sys
 import sysconfig
@@ -70,7 +69,7 @@ def prepare(run: Run) -> Prepared:
         run.progress.say(f"  FlashInfer writes down its build commands, log: {log}")
         generate(tree, modules, sys.executable, log)
     found = read_modules(tree, modules)
-    schedule = _schedule(run, tree, found)
+    schedule = _schedule(run, found)
     gencodes = write_build_file(tree, found, modules, schedule)
     (tree / "obj" / "gencodes.json").write_text(json.dumps(gencodes, indent=0) + "\n")
     configured.write_text(state)
@@ -98,14 +97,14 @@ def _modules(run: Run, tree: Path) -> Modules:
     split = inputs["split compile"]
     return Modules(
         sources=inputs["modules"], extra=tuple(inputs["extra"]), arch_list=inputs["arch list"], cuda=inputs["cuda"],
-        torch=inputs["torch"], compiler=inputs["compiler"], launcher=" ".join(launcher(run, tree, python())),
+        torch=inputs["torch"], compiler=inputs["compiler"], launcher=process.quoted(launcher(run, tree, python())),
         more_flags=f"--split-compile={split}" if split > 1 else "",
     )  # fmt: skip
 
 
-def _schedule(run: Run, tree: Path, found: Iterable[UpstreamModule]) -> Schedule:
+def _schedule(run: Run, found: Iterable[UpstreamModule]) -> Schedule:
     costs = {
-        os.path.relpath(unit.object, tree / "obj"): unit_cost(module.name, Path(unit.source).name)
+        unit.object: unit_cost(module.name, Path(unit.source).name)
         for module in found for unit in module.units
     }  # fmt: skip
     return Schedule(

@@ -100,9 +100,13 @@ def _compare(written: Mapping[str, Any], modules: Modules) -> None:
 
 
 def read_modules(tree: Path, modules: Modules) -> list[UpstreamModule]:
-    """What upstream wrote down for each module."""
+    """What upstream wrote down for each module, with paths relative to `tree`/obj.
+
+    Upstream escapes no path, so that one with blanks could not be taken apart: relative ones have none.
+    """
     folder = tree / "obj" / "modules"
-    return [read_module((folder / name / "build.ninja").read_text(), name) for name in modules.sources]
+    texts = {name: (folder / name / "build.ninja").read_text() for name in modules.sources}
+    return [read_module(relative(text, str(tree)), name) for name, text in texts.items()]
 
 
 def write_build_file(
@@ -119,18 +123,17 @@ def write_build_file(
     gencodes: dict[str, list[str]] = {}
     for module in found:
         for unit in module.units:
-            target = relative(unit.object, str(tree))
             pairs = [
                 word.removeprefix("-gencode=") for word in unit.flags.split() if word.startswith("-gencode=")
             ]
             if unit.cuda:
-                gencodes[target.removeprefix("modules/")] = [
+                gencodes[unit.object.removeprefix("modules/")] = [
                     pair.removeprefix("arch=").replace(",code=", "/") for pair in dict.fromkeys(pairs)
                 ]
-            pool = "  pool = heavy\n" if target in schedule.heavy else ""
+            pool = "  pool = heavy\n" if unit.object in schedule.heavy else ""
             command = _compile_command(unit, modules)
-            text = f"build {target}: compile {unit.source}\n  command_line = {command}\n{pool}"
-            edges.append((-schedule.seconds.get(target, 0.0), target, text))
+            text = f"build {unit.object}: compile {unit.source}\n  command_line = {command}\n{pool}"
+            edges.append((-schedule.seconds.get(unit.object, 0.0), unit.object, text))
         links.append(_link(module, modules))
     head = (
         "ninja_required_version = 1.10\n\n"

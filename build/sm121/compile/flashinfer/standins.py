@@ -13,7 +13,6 @@ import re
 import sys
 import types
 from dataclasses import dataclass
-from functools import total_ordering
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -39,7 +38,6 @@ class DType:
         return f"torch.{self.name}"
 
 
-@total_ordering
 class TorchVersion(str):
     """torch's version, compared by its numbers as torch does."""
 
@@ -51,8 +49,21 @@ class TorchVersion(str):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, str) and self._numbers() == TorchVersion(other)._numbers()
 
+    # A string has all comparisons of its own: each one is replaced.
     def __lt__(self, other: str) -> bool:
         return self._numbers() < TorchVersion(other)._numbers()
+
+    def __le__(self, other: str) -> bool:
+        return self._numbers() <= TorchVersion(other)._numbers()
+
+    def __gt__(self, other: str) -> bool:
+        return self._numbers() > TorchVersion(other)._numbers()
+
+    def __ge__(self, other: str) -> bool:
+        return self._numbers() >= TorchVersion(other)._numbers()
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
 
     def __hash__(self) -> int:
         return hash(self._numbers())

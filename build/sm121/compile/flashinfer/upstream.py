@@ -22,7 +22,6 @@ _RULES = {
     "link": "$cxx $in $ldflags -o $out",
 }
 """Rule to the command that upstream writes for it (0.6.14 to 0.7.2.post1, read 2026-11-30)."""
-_KNOWN = {*_RULES, "nvcc_link"}
 _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 
 
@@ -76,7 +75,7 @@ def read_module(text: str, name: str) -> UpstreamModule:
             else:
                 variables[key] = value
     for used in sorted({edge[1] for edge in edges}):
-        if commands.get(used) != _RULES.get(used):
+        if used not in _RULES or commands.get(used) != _RULES[used]:
             raise _unknown(name, f"the rule {used!r} with the command {commands.get(used, 'none')!r}")
     return _module(name, variables, edges)
 
