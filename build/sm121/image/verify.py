@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from packaging.utils import canonicalize_name
 
 from sm121 import process
-from sm121.artifact.imagedocs import Descriptor, ImageConfig, Manifest, read_index_or_manifest
+from sm121.artifact.imagedocs import ImageConfig, Manifest, read_index_or_manifest
 from sm121.artifact.installed import Survey
 from sm121.errors import ArtifactError, ImageError, ProgramError, Sm121Error
 from sm121.findings import Finding, Verdict
@@ -304,8 +304,8 @@ def _bill(bills: Sequence[Attached], record: ImageRecord, parts: set[Part] | Non
 
 def _signatures(place: Place, digest: Sha256, signer: Identity | None) -> Iterator[Finding]:
     """Signatures are cosign's business: without it, what is there is said and nothing is claimed."""
-    there = [*place.referrers(digest), *([_NO_DESCRIPTOR] if place.find(f"sha256-{digest.hex}.sig") else [])]
-    count = sum(each.artifact_type in _SIGNATURES or each is _NO_DESCRIPTOR for each in there)
+    count = sum(each.artifact_type in _SIGNATURES for each in place.referrers(digest))
+    count += place.find(f"sha256-{digest.hex}.sig") is not None
     wanted = signer is not None and signer.wanted
     if not count:
         verdict = Verdict.FAIL if wanted else Verdict.INFO
@@ -335,9 +335,6 @@ def _cosign(program: str, image: str, signer: Identity) -> Finding:
         said = (done.stderr.strip().splitlines() or ["nothing"])[-1]
         return Finding("verify.signature", "signature", Verdict.FAIL, f"cosign refuses it: {said[:200]}")
     return Finding("verify.signature", "signature", Verdict.PASS, f"cosign {who[1]} verified it")
-
-
-_NO_DESCRIPTOR = Descriptor("", Sha256("0" * 64), 0)
 
 
 def _same(check: str, subject: str, got: Any, wanted: Any) -> Finding:
