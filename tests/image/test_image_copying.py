@@ -293,6 +293,8 @@ def test_names_of_a_layout(made: PublishedImage, tmp_path: Path) -> None:
 def test_targets_with_a_digest_are_refused(made: PublishedImage) -> None:
     assert cli.run(["copy", f"oci:{made.layout}", f"oci:x@{made.record.digest}"]) == UsageError.exit_code
     assert cli.run(["verify", "registry.example/name"]) == UsageError.exit_code
+    assert cli.run(["verify", str(made.layout)]) == 0
+    assert cli.run(["resolve", f"oci:{made.layout}"]) == 0
 
 
 def test_a_descriptor_that_lies_about_its_size(made: PublishedImage, tmp_path: Path) -> None:

@@ -124,7 +124,7 @@ def _promote(arguments: argparse.Namespace) -> int:
 def _resolve(arguments: argparse.Namespace) -> int:
     named = Named.parse(arguments.image)
     with opened(named.place, insecure=arguments.insecure) as place:
-        found = resolve(place, named.given())
+        found = resolve(place, named.within(place))
     if arguments.json:
         print(json.dumps(found.to_data(), indent=2))
         return 0
@@ -173,7 +173,7 @@ def _verify(arguments: argparse.Namespace) -> int:
         def look(digest: Sha256) -> Image:
             return open_image(place, digest, platform)
 
-        findings = verify(place, named.given(), look, contents=not arguments.no_contents, signer=signer)
+        findings = verify(place, named.within(place), look, contents=not arguments.no_contents, signer=signer)
     verdict = overall(findings)
     _show(findings, verdict, as_json=arguments.json)
     if verdict is Verdict.WARN and arguments.strict:

@@ -61,14 +61,9 @@ class Named:
             return cls(f"{OCI}{match[1]}", match[2])
         return cls(f"{OCI}{path}", "")
 
-    def given(self) -> Sha256 | str:
-        """The name; raises UsageError if there is none."""
-        if not self.name:
-            raise UsageError(
-                f"{printable(self.place)} names no image.",
-                do=f"write {printable(self.place)}:NAME or @sha256:DIGEST.",
-            )
-        return self.name
+    def within(self, place: Place) -> Sha256 | str:
+        """The name, or the digest of a layout's only image. Raises UsageError if neither says which is meant."""
+        return self.name or exact(place, "")
 
 
 @contextmanager
