@@ -49,12 +49,13 @@ def wheel(
     return BuiltWheel(name, digest, 10, digest, "g4ba787ec9", manifest, digest)
 
 
-MODULES = wheel("flashinfer-jit-cache", "0.7.2.post1+cu130.sm121", "0.7.2.post1")
+FINDER = wheel("flashinfer-jit-cache", "0.7.2.post1+cu130.sm121", "0.7.2.post1")
+MODULES = wheel("flashinfer-jit-cache-sm121a", "0.7.2.post1+cu130.sm121", "0.7.2.post1")
 
 
 def plan(*wheels: BuiltWheel, runtime: RuntimeSet = RUNTIME, line: str = "cu130", **asked: Any) -> ImagePlan:
     request = Request(**{"base": BASE, **asked})
-    given = wheels or (MODULES, wheel())
+    given = wheels or (MODULES, FINDER, wheel())
     return plan_image(
         request, PINS.line(line), PINS.vllm("0.33.0"), IMAGES, given, runtime, LOCK.name, DOCKERFILE
     )
@@ -76,7 +77,9 @@ def test_a_plan_says_everything() -> None:
     assert data["arguments"]["PYTHON"] == "3.12"
     assert "gcc" in data["arguments"]["APT_PACKAGES"].split()
     assert data["network"] == "default"
-    assert [item["filename"].split("-")[0] for item in data["wheels"]] == ["vllm", "flashinfer_jit_cache"]
+    assert [item["filename"].split("-")[0] for item in data["wheels"]] == [
+        "vllm", "flashinfer_jit_cache_sm121a", "flashinfer_jit_cache"
+    ]  # fmt: skip
     labels = made.labels
     assert labels["org.opencontainers.image.version"] == "0.33.0+cu130.sm121"
     assert labels["org.opencontainers.image.base.digest"] == DIGEST
@@ -126,6 +129,8 @@ def test_all_faults_are_told_at_once() -> None:
         ((wheel(cpu="x86_64"), MODULES), "for x86_64"),
         ((wheel(base="0.26.0"), MODULES), "vLLM 0.26.0"),
         ((wheel(), MODULES, wheel("torch", "2.14.0", "2.14.0")), "of which wheels were given"),
+        ((wheel(), MODULES), "that finds the modules is missing"),
+        ((wheel(), FINDER), "with the modules is missing"),
         ((wheel(), wheel("flashinfer-jit-cache", "0.6.14+cu130.sm121", "0.6.14")), "does not belong to"),
     ],
 )
@@ -146,7 +151,7 @@ def test_flashinfer_never_compiles_unless_that_is_accepted() -> None:
     made = plan(wheel(), flashinfer="nvcc")
     assert made.modules == "nvcc"
     assert made.arguments["CUDA_HOME"] == "/opt/sm121/lib/python3.12/site-packages/nvidia/cu13"
-    assert plan().environment == {"FLASHINFER_DISABLE_JIT": "1"}
+    assert plan().environment == {"FLASHINFER_DISABLE_JIT": "1", "VLLM_HAS_FLASHINFER_CUBIN": "1"}
     bare = replace(RUNTIME, packages=tuple(p for p in RUNTIME.packages if p.name != "nvidia-cuda-nvcc"))
     assert "holds no nvcc" in refused(wheel(), flashinfer="nvcc", runtime=bare)
     old = tuple(replace(p, version="12.8.93") if p.name == "nvidia-cuda-nvcc" else p for p in RUNTIME.packages)

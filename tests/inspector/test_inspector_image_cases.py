@@ -18,6 +18,7 @@ from sm121.inspector.judge.naming import judge_base, judge_cuda_claims, judge_la
 from sm121.inspector.judge.tools import (
     judge_cuda_home,
     judge_flashinfer,
+    judge_gate,
     judge_headers,
     judge_ptxas,
     nvcc_of_base,
@@ -137,6 +138,21 @@ def test_an_old_ptxas_is_enough_for_an_older_chip() -> None:
         ({"flashinfer-python": "0.6.16", "flashinfer-jit-cache": "0.6.16+cu130"}, {}, Verdict.PASS),
         ({"flashinfer-python": "0.6.16", "flashinfer-jit-cache-sm121a": "0.6.16+cu130.sm121"}, {}, Verdict.PASS),
         ({"flashinfer-python": "0.6.16", "flashinfer-jit-cache": "0.6.14+cu130"}, {}, Verdict.FAIL),
+        (
+            {"flashinfer-python": "0.7.2", "flashinfer-jit-cache": "0.7.1"},
+            {"cuda/bin/nvcc": "13.0.88"},
+            Verdict.WARN,
+        ),
+        ({"flashinfer-python": "0.7.2", "flashinfer-jit-cache-sm121a": "0.7.2+cu130"}, {}, Verdict.FAIL),
+        (
+            {
+                "flashinfer-python": "0.7.2",
+                "flashinfer-jit-cache": "0.7.2+cu130.sm121",
+                "flashinfer-jit-cache-sm121a": "0.7.2+cu130.sm121",
+            },
+            {},
+            Verdict.PASS,
+        ),
         ({"flashinfer-python": "0.6.16"}, {"cuda/bin/nvcc": "12.8.93"}, Verdict.FAIL),
         ({"flashinfer-python": "0.6.16"}, {"cuda/bin/nvcc": ""}, Verdict.WARN),
     ],
@@ -145,6 +161,30 @@ def test_flashinfer_finds_its_modules_or_compiles_them(
     installed: dict[str, str], nvcc: dict[str, str], expected: Verdict
 ) -> None:
     assert verdict(judge_flashinfer(installed, nvcc, GB10, RULES)) is expected
+
+
+def test_a_finder_without_modules_is_no_cache() -> None:
+    installed = {"flashinfer-python": "0.7.2", "flashinfer-jit-cache": "0.7.2+cu130"}
+    assert verdict(judge_flashinfer(installed, {}, GB10, RULES, modules=0)) is Verdict.FAIL
+    assert verdict(judge_flashinfer(installed, {}, GB10, RULES, modules=200)) is Verdict.PASS
+
+
+@pytest.mark.parametrize(
+    ("more", "nvcc", "env", "expected"),
+    [
+        ({}, {}, {}, Verdict.WARN),
+        ({}, {"opt/x/nvidia/cu13/bin/nvcc": "13.0.88"}, {"PATH": "/usr/bin"}, Verdict.WARN),
+        ({}, {"opt/x/nvidia/cu13/bin/nvcc": "13.0.88"}, {"CUDA_HOME": "/opt/x/nvidia/cu13"}, Verdict.PASS),
+        ({}, {"usr/local/cuda-13.0/bin/nvcc": "13.0.88"}, {}, Verdict.PASS),
+        ({}, {}, {"VLLM_HAS_FLASHINFER_CUBIN": "1"}, Verdict.PASS),
+        ({"flashinfer-cubin": "0.6.13"}, {}, {}, Verdict.PASS),
+    ],
+)
+def test_vllm_uses_flashinfer_where_it_may(
+    more: dict[str, str], nvcc: dict[str, str], env: dict[str, str], expected: Verdict
+) -> None:
+    installed = {"vllm": "0.33.0", "flashinfer-python": "0.7.2", **more}
+    assert verdict(judge_gate(installed, nvcc, env)) is expected
 
 
 def test_what_a_base_is_called_says_whether_it_has_nvcc() -> None:

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from sm121 import pins
 from sm121.engine.flow import ImageBuild, Place
-from sm121.engine.plan import ImagePlan, Request, plan_image, plan_json, show_plan
+from sm121.engine.plan import ImagePlan, Request, plan_image, plan_json, project_of, show_plan
 from sm121.errors import PackError, UsageError
 from sm121.image import without_engine
 from sm121.image.daemonless import ImageRequest, read_wheels
@@ -185,10 +185,11 @@ def _found(dist: Path, line: str, cpu: Cpu, version: str) -> list[Path]:
     for file in sorted(dist.glob("*.whl.manifest.json")):
         wheel = file.with_name(file.name.removesuffix(".manifest.json"))
         subject = Manifest.from_json(file.read_bytes(), file.name).subject
-        ours = subject.project.startswith(_PROJECTS) and (subject.line, subject.cpu) == (line, cpu)
-        other = subject.project == "vllm" and subject.base != version
+        project = project_of(wheel.name)
+        ours = project.startswith(_PROJECTS) and (subject.line, subject.cpu) == (line, cpu)
+        other = project == "vllm" and subject.base != version
         if ours and not other and wheel.is_file() and not subject.version.endswith(".partial"):
-            found.setdefault(subject.project, []).append(wheel)
+            found.setdefault(project, []).append(wheel)
     doubled = [path.name for paths in found.values() if len(paths) > 1 for path in paths]
     if doubled:
         raise UsageError(

@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 from rich.table import Table
 
@@ -92,7 +93,8 @@ class ImagePlan:
     def environment(self) -> dict[str, str]:
         """Variables that depend on the plan."""
         if self.modules == "prebuilt":
-            return {"FLASHINFER_DISABLE_JIT": "1"}
+            # The second opens vLLM's own gate, which otherwise looks for an nvcc.
+            return {"FLASHINFER_DISABLE_JIT": "1", "VLLM_HAS_FLASHINFER_CUBIN": "1"}
         site = f"/{FOLDER}/lib/python{self.runtime.python_name}/site-packages"
         return {"CUDA_HOME": f"{site}/nvidia/cu{self.line[2:4]}"}
 
@@ -124,7 +126,7 @@ def plan_image(
     faults = _Faults()
     base = faults.of(lambda: _base(request, pins))
     repository = faults.of(lambda: _repository(request.repository))
-    ordered = sorted(wheels, key=lambda wheel: wheel.manifest.subject.project != "vllm")
+    ordered = sorted(wheels, key=lambda wheel: project_of(wheel.filename) != "vllm")
     faults.of(lambda: judge_request(ordered, runtime, lock))
     faults.texts += _belonging(request, line, release, ordered, runtime, lock)
     modules, problems = _modules(request, ordered, runtime, lock)
@@ -208,7 +210,7 @@ def _belonging(
 ) -> list[str]:
     """What of wheels and locked set is not what line and release say."""
     faults = []
-    names = [wheel.manifest.subject.project for wheel in wheels]
+    names = [project_of(wheel.filename) for wheel in wheels]
     if names.count("vllm") != 1:
         faults.append(f"one vLLM wheel is wanted, found {names.count('vllm')}.")
     doubled = sorted({name for name in names if names.count(name) > 1} - {"vllm"})
@@ -219,7 +221,7 @@ def _belonging(
             faults.append(
                 f"{wheel.filename} is of line {subject.line} for {subject.cpu}, wanted {line.name} for {request.cpu}."
             )
-        if subject.project == "vllm" and subject.base != release.version:
+        if project_of(wheel.filename) == "vllm" and subject.base != release.version:
             faults.append(f"{wheel.filename} is vLLM {subject.base}, wanted {release.version}.")
     locked = {package.name: package.version for package in runtime.packages}
     if runtime.line != line.name or runtime.cpu != request.cpu:
@@ -234,13 +236,18 @@ def _belonging(
     return faults
 
 
+def project_of(filename: str) -> str:
+    """The distribution of a wheel; one manifest can describe several wheels."""
+    return canonicalize_name(filename.partition("-")[0])
+
+
 def _modules(
     request: Request, wheels: Sequence[BuiltWheel], runtime: RuntimeSet, lock: str
 ) -> tuple[Mode, list[str]]:
     """How FlashInfer gets its modules, so that it does not compile at every start."""
     locked = {package.name: package.version for package in runtime.packages}
     flashinfer = locked.get("flashinfer-python", "")
-    built = {w.manifest.subject.project: w.manifest.subject.version for w in wheels}
+    built = {project_of(wheel.filename): wheel.manifest.subject.version for wheel in wheels}
     caches = {name: version for name, version in {**locked, **built}.items() if name.startswith(_MODULES)}
     fitting = {name for name, version in caches.items() if _public(version) == _public(flashinfer)}
     if request.flashinfer not in {"", "prebuilt", "nvcc"}:
@@ -253,6 +260,11 @@ def _modules(
         f"{name} {caches[name]} does not belong to flashinfer-python {flashinfer}."
         for name in sorted(caches.keys() - fitting)
     ]
+    if fitting and _split(flashinfer) and (_MODULES not in fitting or fitting == {_MODULES}):
+        missing = (
+            f"the small wheel {_MODULES} that finds" if _MODULES not in fitting else f"a wheel {_MODULES}-* with"
+        )
+        faults.append(f"FlashInfer {flashinfer} has its modules in two wheels; {missing} the modules is missing.")
     if not fitting and flashinfer:
         faults.append(
             f"FlashInfer {flashinfer} would compile its modules at every first start: no wheel of them (jit-cache) is "
@@ -261,7 +273,17 @@ def _modules(
     return "prebuilt", faults
 
 
+def _split(flashinfer: str) -> bool:
+    """Whether modules lie in a wheel for each target and a small one finds them: from 0.7 on."""
+    try:
+        return Version(flashinfer) >= Version("0.7")
+    except InvalidVersion:
+        return False
+
+
 def _nvcc_faults(locked: Mapping[str, str], lock: str) -> list[str]:
+    if "ninja" not in locked:
+        return [f"{lock} holds no ninja, without which vLLM leaves FlashInfer off."]
     nvcc = locked.get("nvidia-cuda-nvcc", "")
     if not nvcc:
         return [f"{lock} holds no nvcc (nvidia-cuda-nvcc), which FlashInfer would need."]

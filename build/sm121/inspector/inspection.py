@@ -17,7 +17,7 @@ from sm121.inspector.coverage import cover, families
 from sm121.inspector.crosscheck import cross_check
 from sm121.inspector.gather import gather
 from sm121.inspector.judge.cache import judge_cache_path
-from sm121.inspector.judge.container import WATCHED, judge_container, judge_contents
+from sm121.inspector.judge.container import judge_container, judge_contents, watched
 from sm121.inspector.judge.device_code import judge_library
 from sm121.inspector.judge.families import judge_families, judge_presence
 from sm121.inspector.judge.installed_wheel import judge_installed_wheel
@@ -335,10 +335,10 @@ def _container(view: _View) -> Iterator[Finding]:
     container = facts.container
     if container is None:
         return
-    watched = [item.facts for item in view.here if item.facts.key in WATCHED]
-    python = next((item.python for item in watched if item.key in {"torch", "triton"} and item.python), "")
+    mine = [item.facts for item in view.here if watched(item.facts.key)]
+    python = next((item.python for item in mine if item.key in {"torch", "triton"} and item.python), "")
     yield from judge_container(
-        container, {item.key: item.version for item in watched}, capability=options.capability, python=python,
+        container, {item.key: item.version for item in mine}, capability=options.capability, python=python,
         driver=options.driver, torch=options.torch, paths=facts.paths,
     )  # fmt: skip
     machines = {library.path: library.machine for library in facts.libraries if library.format == "elf"}

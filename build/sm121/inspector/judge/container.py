@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from sm121.findings import Finding, Verdict
@@ -13,6 +14,7 @@ from sm121.inspector.judge.naming import judge_cuda_claims, judge_labels, judge_
 from sm121.inspector.judge.tools import (
     judge_cuda_home,
     judge_flashinfer,
+    judge_gate,
     judge_headers,
     judge_ptxas,
     nvcc_of_base,
@@ -27,8 +29,14 @@ if TYPE_CHECKING:
     from sm121.target import Capability
     from sm121.values import CudaVersion
 
-WATCHED = frozenset({"vllm", "torch", "triton", "flashinfer-python", "flashinfer-jit-cache", "flashinfer-cubin"})
+_MODULE = re.compile(r"/jit_cache/([^/]+)/\1\.so$")
+WATCHED = ("vllm", "torch", "triton", "flashinfer-python", "flashinfer-jit-cache", "flashinfer-cubin")
 """Projects that must stand in one environment."""
+
+
+def watched(name: str) -> bool:
+    """Whether a project is one of these: `flashinfer-jit-cache-sm121a` goes with `flashinfer-jit-cache`."""
+    return name in WATCHED or name.startswith("flashinfer-jit-cache-")
 
 
 def judge_container(
@@ -51,7 +59,7 @@ def judge_container(
     torch = torch or installed.get("torch", "")
     yield from judge_reference(container.reference, pinned=container.pinned, digest=container.digest)
     yield from judge_cuda_claims(container.reference, env, torch, labels)
-    yield from judge_labels(labels, env, {name: text for name, text in installed.items() if name in WATCHED})
+    yield from judge_labels(labels, env, {name: text for name, text in installed.items() if watched(name)})
     if container.ptxas is not None and (triton or container.ptxas):
         yield from judge_ptxas(container.ptxas, env, capability, rules, triton=triton)
     nvcc = container.nvcc if container.nvcc is not None else nvcc_of_base(container.base, rules)
@@ -62,7 +70,9 @@ def judge_container(
                 "image.flashinfer", "flashinfer-python", Verdict.UNKNOWN, got, "prebuilt modules or an nvcc"
             )
         else:
-            yield from judge_flashinfer(installed, nvcc, capability, rules)
+            modules = None if paths is None else sum(1 for path in paths if _MODULE.search(path))
+            yield from judge_flashinfer(installed, nvcc, capability, rules, modules)
+            yield from judge_gate(installed, nvcc, env)
     if container.headers is not None:
         yield from judge_headers(python, container.headers, compiler=container.compiler, triton=triton)
     yield from judge_cuda_home(env, container.homes, torch)
@@ -87,12 +97,13 @@ def judge_contents(
     paths: Collection[str],
 ) -> Iterator[Finding]:
     """What needs the files: one CPU, one environment. `machines` maps ELF files to their machine."""
-    watched = [item for item in distributions if item.key in WATCHED]
-    own = {path for item in watched for row in item.rows if (path := item.where(row.path))}
+    own = {
+        path for item in distributions if watched(item.key) for row in item.rows if (path := item.where(row.path))
+    }
     own |= {path for path in machines if path.startswith(("usr/bin/", "bin/", "usr/local/bin/"))}
     if container.cpu:
         yield from judge_machines(machines, container.cpu, own)
-    yield from judge_environments(distributions, WATCHED, paths)
+    yield from judge_environments(distributions, watched, paths)
 
 
 def _run(container: Container) -> Iterator[Finding]:

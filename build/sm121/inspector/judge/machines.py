@@ -10,7 +10,7 @@ from sm121.findings import Finding, Verdict
 from sm121.inspector.words import joined, listed, plural, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from sm121.artifact import Distribution
     from sm121.inspector.container_rules import ContainerRules
@@ -86,7 +86,7 @@ def driver_cuda(driver: str, rules: ContainerRules) -> CudaVersion | None:
 
 
 def judge_environments(
-    distributions: Sequence[Distribution], watched: Collection[str], paths: Collection[str]
+    distributions: Sequence[Distribution], watched: Callable[[str], bool], paths: Collection[str]
 ) -> Iterator[Finding]:
     """Several Pythons: where the projects of interest stand, and whether each place has its interpreter."""
     sites: dict[str, list[Distribution]] = defaultdict(list)
@@ -96,7 +96,7 @@ def judge_environments(
     places: dict[str, dict[str, str]] = defaultdict(dict)
     for site, items in sites.items():
         for item in items:
-            if item.key in watched:
+            if watched(item.key):
                 places[item.key][site] = item.version
     for name, found in sorted(places.items()):
         if len(found) > 1:

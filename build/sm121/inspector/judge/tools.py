@@ -23,6 +23,9 @@ _OLD_PTXAS = "https://github.com/triton-lang/triton/issues/8539"
 _NO_MODULES = "https://github.com/flashinfer-ai/flashinfer/issues/4110"
 _NO_HEADERS = "https://github.com/vllm-project/vllm/issues/27890"
 _NO_HOME = "https://github.com/flashinfer-ai/flashinfer/issues/1781"
+_CACHE = "flashinfer-jit-cache"
+_GATE = "VLLM_HAS_FLASHINFER_CUBIN"
+_GATE_SOURCE = "https://github.com/vllm-project/vllm/blob/v0.33.0/vllm/utils/flashinfer.py"
 _PREBUILT = "Install flashinfer-jit-cache (the prebuilt modules) of the same version"
 
 
@@ -79,31 +82,41 @@ def _of_triton(where: str, version: str | None, needed: CudaVersion | None, capa
 
 
 def judge_flashinfer(
-    installed: Mapping[str, str], nvcc: Mapping[str, str], capability: Capability, rules: ContainerRules
+    installed: Mapping[str, str],
+    nvcc: Mapping[str, str],
+    capability: Capability,
+    rules: ContainerRules,
+    modules: int | None = None,
 ) -> Iterator[Finding]:
     """Whether FlashInfer has its modules prebuilt, or can compile them; `nvcc` maps paths to versions.
 
-    Versions are compared without their local part: `0.7.2+cu130` is the cache of 0.7.2.
-    """
+    Versions are compared without their local part: `0.7.2+cu130` is the cache of 0.7.2. `modules` is the number of
+    prebuilt libraries that were seen, None if nobody looked.
+    """  # fmt: skip
     version = installed.get("flashinfer-python", "")
-    caches = {name: text for name, text in installed.items() if name.startswith("flashinfer-jit-cache")}
-    fitting = {name: text for name, text in caches.items() if _public(text) == _public(version)}
-    for name in sorted(caches.keys() - fitting.keys()):
-        got = f"{name} {shown(caches[name])} stands beside flashinfer-python {shown(version)}, which refuses it"
-        yield Finding(
-            "image.flashinfer", name, Verdict.FAIL, got, "one version of both", f"{_PREBUILT}.", _NO_MODULES
-        )
-    if fitting:
-        got = f"finds its modules prebuilt in {joined(sorted(fitting))}"
-        yield Finding("image.flashinfer", f"flashinfer-python {version}", Verdict.PASS, got)
-        return
+    caches = {name: text for name, text in installed.items() if name.startswith(_CACHE)}
+    fitting = {name for name, text in caches.items() if _public(text) == _public(version)}
+    for name in sorted(caches.keys() - fitting):
+        # Before 0.7 the import fails; since then the cache is left aside, and modules are compiled.
+        verdict = Verdict.WARN if _split(version) else Verdict.FAIL
+        got = f"{name} {shown(caches[name])} stands beside flashinfer-python {shown(version)}, which does not take it"
+        yield Finding("image.flashinfer", name, verdict, got, "one version of both", f"{_PREBUILT}.", _NO_MODULES)
     subject = f"flashinfer-python {shown(version)}"
+    lack = ""
+    if not fitting or (_split(version) and _CACHE not in fitting):
+        lack = f"no {_CACHE}"
+    elif modules == 0:
+        lack = f"{', '.join(sorted(fitting))}, and no module in it"
+    if not lack:
+        got = f"finds its modules prebuilt in {joined(sorted(fitting))}"
+        yield Finding("image.flashinfer", subject, Verdict.PASS, got)
+        return
     needed = rules.ptxas.get(str(capability))
     usable = [path for path, text in sorted(nvcc.items()) if _makes(text, needed)]
     if usable:
         got = (
-            f"has no prebuilt modules (no flashinfer-jit-cache): it compiles them (JIT) with {listed(usable, 2)} at the "
-            "first start, for many minutes and with many gigabytes of memory, in every new container"
+            f"has no prebuilt modules ({lack}): it compiles them (JIT) with {listed(usable, 2)} at the first start, for "
+            "many minutes and with many gigabytes of memory, in every new container"
         )
         yield Finding(
             "image.flashinfer", subject, Verdict.WARN, got, "prebuilt modules", f"{_PREBUILT}.", _NO_MODULES
@@ -111,13 +124,40 @@ def judge_flashinfer(
         return
     if nvcc:
         old = joined([f"{path} {text}" for path, text in sorted(nvcc.items())])
-        got = f"has no prebuilt modules (no flashinfer-jit-cache), and nvcc is too old for {capability}: {old}"
+        got = f"has no prebuilt modules ({lack}), and nvcc is too old for {capability}: {old}"
     else:
-        got = "has no prebuilt modules (no flashinfer-jit-cache), and there is no nvcc to compile them"
+        got = f"has no prebuilt modules ({lack}), and there is no nvcc to compile them"
     yield Finding(
         "image.flashinfer", subject, Verdict.FAIL, got, "prebuilt modules or an nvcc",
         f"{_PREBUILT}, or a CUDA toolkit with nvcc.", _NO_MODULES,
     )  # fmt: skip
+
+
+def judge_gate(
+    installed: Mapping[str, str], nvcc: Mapping[str, str], env: Mapping[str, str]
+) -> Iterator[Finding]:
+    """Whether vLLM uses FlashInfer at all: it wants flashinfer-cubin, a variable, or an nvcc that it finds."""
+    if not {"vllm", "flashinfer-python"} <= installed.keys():
+        return
+    homes = [env[name] for name in ("CUDA_HOME", "CUDA_PATH") if env.get(name)]
+    folders = {*env.get("PATH", "").split(":"), *(f"{home}/bin" for home in homes), "/usr/local/cuda/bin"}
+    found = [
+        path for path in nvcc if f"/{posixpath.dirname(path).lstrip('/')}" in folders or "usr/local/cuda" in path
+    ]
+    if "flashinfer-cubin" in installed or env.get(_GATE) == "1" or found:
+        yield Finding("image.flashinfer-used", "vLLM", Verdict.PASS, "uses FlashInfer")
+        return
+    got = f"leaves all of FlashInfer off: no flashinfer-cubin, no nvcc where it looks, and {_GATE} is not 1"
+    advice = f"Set {_GATE}=1 where the modules are prebuilt, or point CUDA_HOME at a toolkit."
+    yield Finding("image.flashinfer-used", "vLLM", Verdict.WARN, got, "FlashInfer in use", advice, _GATE_SOURCE)
+
+
+def _split(version: str) -> bool:
+    """Whether modules lie in a package for each target and a small one finds them: from 0.7 on."""
+    try:
+        return Version(version) >= Version("0.7")
+    except InvalidVersion:
+        return False
 
 
 def nvcc_of_base(base: str, rules: ContainerRules) -> dict[str, str] | None:
