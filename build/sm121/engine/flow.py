@@ -205,7 +205,8 @@ class ImageBuild:
             with opened_image:
                 report = inspect_artifact(opened_image, options)
                 contents = contents_of(opened_image)
-        report_text(report, self.progress.console)
+        if not self.progress.quiet:
+            report_text(report, self.progress.console)
         if not report.verdict.publishable:
             self._refuse(report)
         return Inspected(report, contents)
