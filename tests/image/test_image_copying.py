@@ -208,6 +208,10 @@ def test_verify_misses_what_is_not_attached(made: PublishedImage, kind: str, che
         (REPORT, b'"verdict"', b'"verdikt"', "verify.report"),
         (RECORD, b'"sm121.python": "3.12"', b'"sm121.python": "3.13"', "verify.label"),
         (RECORD, b'"contents": "', b'"contents": "0', "verify.record"),
+        (RECORD, b'"name": "1.0-cu130-sm121-', b'"name": "cu130", "x": "', "verify.record"),
+        (PROVENANCE, b'"_type"', b'"type"', "verify.provenance"),
+        (SBOM, b"{", b"[" * 100_000, "verify.sbom"),
+        (REPORT, b"{", b"[" * 100_000, "verify.report"),
     ],
 )  # fmt: skip
 def test_verify_finds_what_was_changed(
@@ -288,6 +292,21 @@ def test_names_of_a_layout(made: PublishedImage, tmp_path: Path) -> None:
         give_immutable_name(place, "1.0-cu130-sm121-ffffffffffff", digest)
     with pytest.raises(ImageError, match=r"has no nothing; it has 1\.0-cu130"):
         place.document("nothing")
+
+
+def test_a_record_cannot_give_another_name(made: PublishedImage, tmp_path: Path) -> None:
+    """A registry of others could move our moving names otherwise."""
+    place = LayoutFolder(made.layout)
+    (before,) = attached(place, made.record.digest, RECORD)
+    changed = before.data.replace(f'"name": "{made.record.name}"'.encode(), b'"name": "cu130"')
+    assert changed != before.data
+    manifest = json.loads(place.document(before.manifest).data)
+    manifest["layers"][0] |= {"digest": str(Sha256.of_bytes(changed)), "size": len(changed)}
+    place.push_document(Document("", changed))
+    listing(made.layout, without(RECORD))
+    place.attach(made.record.digest, Document(OCI_MANIFEST, canonical(manifest), artifact_type=RECORD))
+    assert cli.run(["copy", f"oci:{made.layout}", f"oci:{tmp_path / 'two'}", "-q"]) == ImageError.exit_code
+    assert not (tmp_path / "two").exists() or LayoutFolder(tmp_path / "two").tags() == []
 
 
 def test_targets_with_a_digest_are_refused(made: PublishedImage) -> None:

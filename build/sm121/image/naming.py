@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from sm121.artifact.imagedocs import Descriptor, ImageConfig, Platform
 from sm121.artifact.jsondoc import JsonReader
+from sm121.artifact.member import printable
 from sm121.errors import ArtifactError, ImageError, VerdictFail, VerdictUnknown
 from sm121.findings import Verdict
 from sm121.image.documents import canonical
@@ -100,6 +101,11 @@ def record_of(place: Place, digest: Sha256) -> ImageRecord:
     record = ImageRecord.from_json(found[-1].data, f"the record of {digest}")
     if record.digest != digest:
         raise ImageError(f"the record attached to {digest} describes {record.digest}.", do="do not use it.")
+    name = ImmutableName.parse(record.name)
+    if name is None or not name.means(digest):
+        raise ImageError(
+            f"the record attached to {digest} names it {printable(record.name)}.", do="do not use it."
+        )
     return record
 
 
@@ -130,7 +136,7 @@ def require_passed(place: Place, digest: Sha256) -> ImageRecord:
 def _verdict(report: bytes) -> Verdict:
     try:
         return Verdict(json.loads(report)["verdict"])
-    except (ValueError, LookupError, TypeError):
+    except (ValueError, LookupError, TypeError, RecursionError):
         return Verdict.UNKNOWN
 
 

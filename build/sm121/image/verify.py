@@ -33,6 +33,8 @@ _SIGNATURES = (
     "application/vnd.dev.cosign.artifact.sig.v1+json", "application/vnd.dev.sigstore.bundle.v0.3+json",
 )  # fmt: skip
 _COSIGN_TIME = 120.0
+_UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
+"""What a document of unknown origin can raise that is not what it should be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +170,7 @@ def _report(place: Place, record: ImageRecord) -> Iterator[Finding]:
         return
     try:
         verdict = Verdict(json.loads(mine[0].data)["verdict"])
-    except (ValueError, LookupError, TypeError):
+    except _UNREADABLE:
         yield Finding("verify.report", "inspection report", Verdict.FAIL, "cannot be read")
         return
     if verdict is not record.verdict:
@@ -187,10 +189,10 @@ def _provenance(found: Sequence[Attached], record: ImageRecord) -> Iterator[Find
         try:
             statement = json.loads(each.data)
             predicate = statement["predicate"]["buildDefinition"]
-            subjects = {entry["digest"]["sha256"] for entry in statement["subject"]}
-            materials = {entry["digest"]["sha256"] for entry in predicate["resolvedDependencies"]}
+            subjects = {str(entry["digest"]["sha256"]) for entry in statement["subject"]}
+            materials = {str(entry["digest"]["sha256"]) for entry in predicate["resolvedDependencies"]}
             kinds = statement["_type"], statement["predicateType"]
-        except (ValueError, LookupError, TypeError) as error:
+        except _UNREADABLE as error:
             yield Finding("verify.provenance", "provenance", Verdict.FAIL, f"cannot be read ({error!r})")
             continue
         wanted = {record.base_digest.hex, record.lock.hex, *(package.sha256.hex for package in record.packages)}
@@ -278,12 +280,12 @@ def _bill(bills: Sequence[Attached], record: ImageRecord, parts: set[Part] | Non
         try:
             data = json.loads(bill.data)
             listed = {
-                (each["name"], each["version"])
+                (str(each["name"]), str(each["version"]))
                 for each in data["components"]
                 if each["purl"].startswith("pkg:pypi/")
             }
             about = data["metadata"]["component"]["version"]
-        except (ValueError, LookupError, TypeError, AttributeError) as error:
+        except _UNREADABLE as error:
             yield Finding("verify.sbom", "bill of materials", Verdict.FAIL, f"cannot be read ({error!r})")
             continue
         there = {(each.name, each.version) for each in parts} if parts is not None else None
