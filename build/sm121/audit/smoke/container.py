@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import docker
 from docker.errors import DockerException, ImageNotFound, NotFound
 from docker.types import DeviceRequest
 from requests import RequestException
@@ -21,6 +20,7 @@ from requests import RequestException
 from sm121 import process
 from sm121.artifact.member import printable
 from sm121.audit.smoke.environment import LOOPBACK, Service, free_port
+from sm121.engine.client import Engine
 from sm121.errors import ArtifactError, ImageError
 
 if TYPE_CHECKING:
@@ -36,23 +36,10 @@ if TYPE_CHECKING:
 _FAULTS = (DockerException, RequestException, OSError)
 LABEL = "sm121.smoke"
 """On every container: the host and process that it belongs to."""
-_PORT = 8000
 _MODEL = "/model"
 _STOP = 30
 """Seconds between the polite end and the other one."""
 _SHARED_MEMORY = 16 << 30
-
-
-def connect() -> DockerClient:
-    """The engine that DOCKER_HOST or the usual socket names. Raises ImageError."""
-    try:
-        client = docker.from_env(timeout=600)
-        client.ping()
-    except _FAULTS as error:
-        raise ImageError(
-            f"no container engine answers: {printable(str(error))}.", do="start it, or set DOCKER_HOST."
-        ) from error
-    return client
 
 
 def find_image(client: DockerClient, name: str, progress: Progress) -> Image:
@@ -91,7 +78,7 @@ with tarfile.open("/tmp/sm121-python.tar", "w") as archive:
     names = [root / name for name in ("vllm", "flashinfer", "b12x")]
     files = [path for name in names if name.is_dir() for path in name.rglob("*.py")]
     files += root.glob("*.dist-info/METADATA")
-    for path in files: archive.add(path, "site-packages/" + str(path.relative_to(root)))
+    for path in files: archive.add(path, "lib/site-packages/" + str(path.relative_to(root)))
 """
 
 
@@ -182,20 +169,20 @@ class ContainerStarter:
     gpus: str = "all"
 
     def start(self, setup: Setup, log: Path) -> ContainerServer:
-        """Start a container that serves on a free port of the loopback address. Raises ImageError."""
+        """Start a container that serves on a free port of this machine's loopback address. Raises ImageError."""
         port = free_port()
         folder = Path(self.service.model)
         mounted = {str(folder.resolve()): {"bind": _MODEL, "mode": "ro"}} if folder.is_dir() else {}
         if home := os.environ.get("HF_HOME"):
             mounted[home] = {"bind": "/root/.cache/huggingface", "mode": "rw"}
-        words = self.service.words(setup, "0.0.0.0", _PORT)  # noqa: S104 -- inside the container
+        words = self.service.words(setup, LOOPBACK, port)
         if folder.is_dir():
             words[0] = _MODEL
-        container = None
+        container = watch = None
         try:
             container = self.client.containers.create(
                 self.image, command=words, entrypoint=["vllm", "serve"], labels=_labels(), init=True,
-                ports={f"{_PORT}/tcp": (LOOPBACK, port)}, volumes=mounted, shm_size=_SHARED_MEMORY,
+                network_mode="host", volumes=mounted, shm_size=_SHARED_MEMORY,
                 device_requests=gpu_requests(self.gpus), environment={**setup.environment, **self.service.environment},
             )  # fmt: skip
             # Before it runs: whatever becomes of us, somebody removes it.
@@ -204,6 +191,8 @@ class ContainerStarter:
         except _FAULTS as error:
             if container is not None:
                 _remove(container)
+            if watch is not None:
+                watch.stop()
             raise ImageError(
                 f"the container does not start: {printable(str(error))}.",
                 do="without a GPU or its container toolkit give --gpus none; else read the engine's log.",
@@ -236,11 +225,11 @@ def _copy(container: Container, log: Path) -> None:
 @contextmanager
 def engine() -> Iterator[DockerClient]:
     """The engine's client, closed when the block ends."""
-    client = connect()
+    reached = Engine.connect()
     try:
-        yield client
+        yield reached.client
     finally:
-        client.close()
+        reached.close()
 
 
 def check_model(model: str) -> None:

@@ -124,6 +124,11 @@ def add_smoke_arguments(one: argparse.ArgumentParser, positive: Any) -> None:
     asked.add_argument(
         "--api-key-from", default="", metavar="VARIABLE", help="the variable that holds the server's key"
     )
+    one.add_argument(
+        "--no-explain",
+        action="store_true",
+        help="do not predict what is selected, so that nothing is compared with it",
+    )
     one.add_argument("--html", type=Path, metavar="FILE", help="write the results as a page too")
     one.add_argument(
         "--dry-run", action="store_true", help="print the ladder and what would be started, and stop"
@@ -226,7 +231,7 @@ def _asked(arguments: argparse.Namespace, stack: ExitStack, progress: Progress) 
     results = arguments.results or arguments.work / "smoke" / time.strftime("%Y%m%d-%H%M%S")
     starter, tree, version = _starter(arguments, service, results, stack, progress)
     folder = Path(arguments.checkpoint)
-    checkpoint = Checkpoint.read(folder) if folder.is_dir() else None
+    checkpoint = Checkpoint.read(folder) if folder.is_dir() and not arguments.no_explain else None
     with progress.step("choose the ladder"):
         chosen = _ladder(arguments, tree, checkpoint)
     offers = tuple(_launch(setup, starter, results, arguments) for setup in chosen.setups)
