@@ -38,6 +38,8 @@ from sm121.sources.fetch import fetch
 from sm121.values import Sha256
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from engine_fixture import EngineProcess
     from registry_fixture import RegistryProcess
 
@@ -332,7 +334,29 @@ def test_a_registry_that_is_gone_names_nothing(engine: Engine, image: str, regis
         assert there.tags() == []
 
 
-def test_an_engine_that_stops_says_so(image: str) -> None:
+def test_a_registry_that_ends_in_the_middle_of_a_push(
+    engine: Engine, base: ImageReference, registry: RegistryProcess
+) -> None:
+    repository = f"{registry.host}/team/middle"
+    told: list[str] = []
+
+    def stop_at_first_bytes(event: Mapping[str, Any]) -> None:
+        told.append(str(event.get("status")))
+        if event.get("status") == "Pushing" and registry.process is not None:
+            registry.stop()
+
+    image = engine.pull(base, LINUX_ARM64)
+    with pytest.raises(ImageError, match="stopped answering"):
+        engine.push(image, repository, "x", stop_at_first_bytes)
+    assert "Pushing" in told
+    registry.start()
+    with Repository(ImageReference.parse(repository)) as there:
+        assert there.tags() == []
+    # The same again goes through, and gives what the base's own registry gave.
+    assert engine.push(image, repository, "x").digest == base.digest
+
+
+def test_an_engine_that_is_not_there_says_so() -> None:
     with pytest.raises(ImageError, match="does not do its part"):
         Engine.connect("unix:///nonexistent/docker.sock")
 
