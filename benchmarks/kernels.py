@@ -3,29 +3,35 @@
     nox -s bench-kernels -- [--unit FILE] [--rounds N] [options of `sm121 kernels`]
 
 Edits a copy of the pinned sources, one file at a time, and compares the time of the whole command with the wall time
-that the compiler took in it. Each edit is new, so the compiler cache has no answer. Everything in one run on one machine.
+that the compiler took in it; the first pass configures and compiles both sides. Each edit is new, so the compiler cache has
+no answer. CPU time is shown too: on a busy machine it tells more. Everything in one run on one machine.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
+import resource
 import shutil
 import statistics
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
 
-from sm121.progress import duration
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
-NOTHING, EDIT = 3.0, 5.0
-"""The limits, seconds: a command with nothing to do; what an edit may cost besides the compiler."""
+FIRST, NOTHING, EDIT = "first pass", "nothing to do", "one edit"
+LIMITS = {NOTHING: 3.0, EDIT: 5.0}
+"""Seconds that a pass may take besides the compiler."""
 
 
 def main() -> None:
@@ -44,7 +50,7 @@ def main() -> None:
     key = next(step["key"] for step in plan["steps"] if step["name"] == "source")
     pinned = work / "steps" / "source" / key / "tree"
     if not pinned.is_dir():
-        run(["build", "--until", "tools", *options])
+        run(["build", "--only", "vllm", "--until", "tools", *options])
     source = work / "bench-kernels"
     shutil.rmtree(source, ignore_errors=True)
     source.mkdir()
@@ -54,32 +60,52 @@ def main() -> None:
     options += ["--source", str(source)]
     unit = source / arguments.unit
     text = unit.read_text()
-    rows: dict[str, list[tuple[float, float]]] = {
-        "first pass (configures, compiles both sides)": [],
-        "nothing to do": [],
-        "one edit": [],
-    }
+    rows: dict[str, list[Times]] = {FIRST: [], NOTHING: [], EDIT: []}
     try:
         unit.write_text(f"{text}// {time.time_ns()}\n")
-        rows["first pass (configures, compiles both sides)"].append(measured(options))
+        rows[FIRST].append(measured(options))
         for _ in range(arguments.rounds):
-            rows["nothing to do"].append(measured(options))
+            rows[NOTHING].append(measured(options))
             unit.write_text(
                 f"{text}// {time.time_ns()}\n__global__ void bench_{time.time_ns()}(float *p) {{ *p = 1; }}\n"
             )
-            rows["one edit"].append(measured(options))
+            rows[EDIT].append(measured(options))
     finally:
         shutil.rmtree(source, ignore_errors=True)
     sys.exit(report(rows, arguments.unit))
 
 
-def measured(options: list[str]) -> tuple[float, float]:
-    """Seconds of one command, and of the compiler in it."""
-    start = time.monotonic()
+@dataclass(frozen=True)
+class Times:
+    """Seconds of one command: wall and CPU time of all of it, and of the compiler in it."""
+
+    wall: float
+    cpu: float
+    compiler_wall: float
+    compiler_cpu: float
+
+    @property
+    def besides(self) -> float:
+        return self.wall - self.compiler_wall
+
+    @property
+    def cpu_besides(self) -> float:
+        return self.cpu - self.compiler_cpu
+
+
+def measured(options: list[str]) -> Times:
+    """One pass. CPU time is that of all processes that have ended since, which are its own."""
+    start, used = time.monotonic(), spent()
     out, _ = run(["kernels", "--changed", "--json", "-q", *options])
-    whole = time.monotonic() - start
-    found: dict[str, Any] = json.loads(out)
-    return whole, sum(one["seconds"] or 0.0 for one in found["units"])
+    wall, cpu = time.monotonic() - start, spent() - used
+    units: list[dict[str, Any]] = json.loads(out)["units"]
+    return Times(wall, cpu, sum(u["seconds"] or 0.0 for u in units), sum(u["cpu_seconds"] or 0.0 for u in units))
+
+
+def spent() -> float:
+    """CPU seconds of the children that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def run(words: list[str]) -> tuple[str, str]:
@@ -90,28 +116,34 @@ def run(words: list[str]) -> tuple[str, str]:
     return done.stdout, done.stderr
 
 
-def report(rows: dict[str, list[tuple[float, float]]], unit: str) -> int:
+def report(rows: dict[str, list[Times]], unit: str) -> int:
     """Print the table; 1 if a limit is passed by the median."""
-    console = Console(width=110)
-    table = Table(title=f"sm121 kernels, {unit}, on {platform.machine()}, medians")
-    for heading in ("pass", "whole command", "compiler in it", "besides", "limit"):
+    console = Console(width=120)
+    load = os.getloadavg()[0]
+    table = Table(
+        title=f"sm121 kernels, {unit}: medians in seconds; {os.cpu_count()} cores, load {load:.1f}, {platform.machine()}"
+    )
+    for heading in ("pass", "whole", "compiler in it", "besides", "limit", "CPU besides"):
         table.add_column(heading, justify="left" if heading == "pass" else "right")
-    late = 0
+    late = False
     for name, times in rows.items():
-        whole, compiler = statistics.median(t[0] for t in times), statistics.median(t[1] for t in times)
-        besides = statistics.median(t[0] - t[1] for t in times)
-        limit = {"nothing to do": NOTHING, "one edit": EDIT}.get(name)
-        late += limit is not None and besides > limit
+        limit = LIMITS.get(name)
+        besides = median(times, lambda one: one.besides)
+        late |= limit is not None and besides > limit
         table.add_row(
-            name, duration(whole), duration(compiler), duration(besides), duration(limit) if limit else ""
-        )
+            name, f"{median(times, lambda one: one.wall):.1f}", f"{median(times, lambda one: one.compiler_wall):.1f}",
+            f"{besides:.1f}", f"{limit:.0f}" if limit else "", f"{median(times, lambda one: one.cpu_besides):.1f}",
+        )  # fmt: skip
     console.print(table)
-    edit = rows["one edit"]
-    ratio = statistics.median(whole / compiler for whole, compiler in edit if compiler)
+    ratio = median(rows[EDIT], lambda one: one.wall / one.compiler_wall if one.compiler_wall else 0.0)
     console.print(
         f"one edit takes {ratio:.2f} x the compiler's own time; {'a limit is passed' if late else 'both limits are kept'}"
     )
-    return int(bool(late))
+    return int(late)
+
+
+def median(times: list[Times], read: Callable[[Times], float]) -> float:
+    return statistics.median(read(one) for one in times)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import pytest
 from loop_made import unit
 from rich.console import Console
 
+from sm121.compile.build import Cost
 from sm121.errors import RegressionError, UsageError
 from sm121.loop import show
 from sm121.loop.code import ImageCode, KernelCode, UnitCode, read_unit
@@ -32,7 +33,15 @@ def passed(before: UnitCode | None, after: UnitCode) -> Pass:
     kept = Kept("key", "command", {}, FIXTURES / "k_120f.o")
     chosen = Chosen(unit(), ("csrc/a.cu",))
     return Pass(
-        (Result(chosen, kept, kept if before else None, UnitChange.of(before, after), 1.5),),
+        (
+            Result(
+                chosen,
+                kept,
+                kept if before else None,
+                UnitChange.of(before, after),
+                Cost("_C/csrc/a.cu", 1.5, 1.25, 1 << 30),
+            ),
+        ),
         {},
         "what was built before",
     )
@@ -72,6 +81,7 @@ def test_json_holds_the_same() -> None:
     data = json.loads(json.dumps(show.pass_data(passed(code(KERNEL), code(KERNEL)), failure, ["too many"], 2.0)))
     assert data["version"] == 1
     assert data["units"][0]["same"]
+    assert [data["units"][0][key] for key in ("seconds", "cpu_seconds", "peak_bytes")] == [1.5, 1.25, 1 << 30]
     assert data["units"][0]["kernels"][0]["registers"] == [8, 8]
     assert data["failed"][0]["errors"] == [{"path": "csrc/a.cu", "line": 3, "text": "bad"}]
     assert data["regressions"] == ["too many"]

@@ -190,7 +190,7 @@ def _once(task: Task) -> int:
             show.show_pass(done, console, every=arguments.every)
             if arguments.sass:
                 _sass(done, task, console)
-        made = sum(result.seconds is not None for result in done.results)
+        made = sum(result.cost is not None for result in done.results)
         progress.say(f"{made} of {len(chosen)} units compiled in {duration(seconds)}", style="dim")
         if found:
             raise compile_error(found, chosen, session, applied_patches(session, arguments.patches))

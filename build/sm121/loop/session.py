@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from sm121.compile.build import Cost
     from sm121.compile.edges import Edge
     from sm121.loop.ground import Ground
     from sm121.loop.store import Kept
@@ -40,13 +41,13 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What became of one unit. `seconds` is the compiler's wall time, None if nothing had to be compiled."""
+    """What became of one unit. `cost` is what the compiler took, None if nothing had to be compiled."""
 
     chosen: Chosen
     after: Kept
     before: Kept | None
     change: UnitChange
-    seconds: float | None
+    cost: Cost | None
     beside: Mapping[str, Kept] = field(default_factory=dict)
     """Target (`sm_121a`) to the same unit compiled for it."""
 
@@ -114,7 +115,7 @@ class Session:
     def run(self, chosen: Sequence[Chosen], comparing: Comparing, archs: Sequence[ArchSpec] = ()) -> Pass:
         """Compile the units and compare each with what it was before."""
         tree = self.tree
-        seconds, failed = self._make(tree, [one.unit for one in chosen])
+        costs, failed = self._make(tree, [one.unit for one in chosen])
         made = [one for one in chosen if one.unit.object not in failed]
         kept = self._keep(tree, [one.unit for one in made], newest=self.records)
         before = self._befores([one.unit for one in made], kept, comparing)
@@ -130,12 +131,12 @@ class Session:
             name = one.unit.name
             old = before.get(name)
             change = UnitChange.of(old.code if old else None, kept[name].code)
-            results.append(Result(one, kept[name], old, change, seconds.get(name), beside.get(name, {})))
+            results.append(Result(one, kept[name], old, change, costs.get(name), beside.get(name, {})))
         title = comparing.state.title if comparing.state and not comparing.last else "what was built before"
         return Pass(tuple(results), failed, title)
 
-    def _make(self, tree: Tree, units: Sequence[Edge]) -> tuple[dict[str, float], dict[str, tuple[str, ...]]]:
-        """Run ninja as far as it goes; return seconds per unit, and per object that failed what its compiler said."""
+    def _make(self, tree: Tree, units: Sequence[Edge]) -> tuple[dict[str, Cost], dict[str, tuple[str, ...]]]:
+        """Run ninja as far as it goes; return what each unit cost, and per object that failed what its compiler said."""
         if not units:
             return {}, {}
         lines: list[str] = []
@@ -145,7 +146,7 @@ class Session:
             if not outputs(lines).keys() & {unit.object for unit in units}:
                 raise
             costs = read_costs(tree.obj / "costs.jsonl")
-        return {cost.name: cost.wall for cost in costs}, outputs(lines)
+        return {cost.name: cost for cost in costs}, outputs(lines)
 
     def _keep(self, tree: Tree, units: Sequence[Edge], *, newest: bool = True) -> dict[str, Kept]:
         """Keep what ninja made of `units`; what is kept already is not read again."""

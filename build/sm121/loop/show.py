@@ -77,8 +77,10 @@ def _unit_data(result: Result) -> dict[str, Any]:
         "path": unit.path,
         "extension": unit.extension,
         "why": list(result.chosen.why),
-        "compiled": result.seconds is not None,
-        "seconds": result.seconds,
+        "compiled": result.cost is not None,
+        "seconds": result.cost.wall if result.cost else None,
+        "cpu_seconds": result.cost.cpu if result.cost else None,
+        "peak_bytes": result.cost.peak if result.cost else None,
         "object": str(result.after.object),
         "before": str(result.before.object) if result.before else None,
         "same": change.same,
@@ -112,7 +114,7 @@ def _numbers(kernel: KernelCode | None) -> dict[str, int | None] | None:
 
 def _unit(result: Result, before: str, console: Console, *, every: bool) -> None:
     unit, change = result.chosen.unit, result.change
-    took = "up to date" if result.seconds is None else f"compiled in {duration(result.seconds)}"
+    took = f"compiled in {duration(result.cost.wall)}" if result.cost else "up to date"
     console.print(f"{unit.path}  ({unit.extension}), {took}", style="bold", markup=False, soft_wrap=True)
     console.print(f"  because of {_why(result.chosen.why)}", markup=False, soft_wrap=True, style="dim")
     console.print(f"  on 12.1: {_loading(change.before, change.after)}", markup=False, soft_wrap=True)
