@@ -110,6 +110,7 @@ def test_genuine_sources_become_code_for_gb10_and_ask_the_older_runtime_for_noth
 def test_the_same_toolkit_out_of_an_image_compiles(work: Path, tmp_path: Path) -> None:
     """As in the vendor's images, with links left out: what `--cuda-image` takes makes code for GB10."""
     plan = plan_for()
+    build_in(work, plan).run(until="toolkit")
     (made,) = (work / "steps" / "toolkit").glob("*/cuda")
     host = plan.host.cpu
     folders = {"aarch64": "sbsa-linux", "x86_64": "x86_64-linux"}
