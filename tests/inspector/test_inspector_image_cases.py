@@ -283,6 +283,7 @@ def test_the_base_is_what_the_image_begins_with() -> None:
         ({"GPG_KEY": "A035C8C19219BA821ECEA86B64E628F8D684696D"}, (), False),
         ({"TOKENIZERS_PARALLELISM": "false", "VLLM_MAX_TOKENS": "8192"}, (), False),
         ({"HF_TOKEN_PATH": "/run/secrets/hf", "HF_TOKEN": ""}, (), False),
+        ({"OPENAI_API_KEY": "EMPTY", "PAD_TOKEN": "[PAD]", "EOS_TOKEN": "<|endoftext|>"}, (), False),
         ({"INDEX": "https://host.example/simple"}, ("RUN pip install torch==2.14.0",), False),
     ],
 )
