@@ -7,25 +7,13 @@ import errno
 import io
 import os
 import sys
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from sm121 import __version__
-from sm121.audit.commands import add_audit_commands
-from sm121.build_commands import add_build_commands
-from sm121.engine.commands import add_image_command
 from sm121.errors import Sm121Error, StorageError
-from sm121.finish_commands import add_finish_commands
-from sm121.image.commands import add_exchange_commands
-from sm121.inspector.commands import add_inspect_commands
-from sm121.lines_commands import add_lines_command
-from sm121.loop.bisect_commands import add_bisect_commands
-from sm121.loop.commands import add_kernel_commands
-from sm121.overlay_commands import add_overlay_commands
-from sm121.pins import commands as pins_commands
-from sm121.prove_commands import add_prove_commands
-from sm121.sources.patch_commands import add_patch_commands
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,28 +21,35 @@ if TYPE_CHECKING:
 ABOUT = "Builds vLLM and FlashInfer for compute capability 12.1 (DGX Spark / GB10) and proves what it built."
 
 
-def parser() -> argparse.ArgumentParser:
-    """The whole command line."""
+_VERBS = (
+    ("sm121.build_commands", "add_build_commands", ("build",)),
+    ("sm121.lines_commands", "add_lines_command", ("lines",)),
+    ("sm121.finish_commands", "add_finish_commands", ("finish",)),
+    ("sm121.engine.commands", "add_image_command", ("image",)),
+    ("sm121.image.commands", "add_exchange_commands", ("push", "copy", "promote", "resolve", "list", "verify")),
+    ("sm121.inspector.commands", "add_inspect_commands", ("inspect", "diff", "matrix")),
+    ("sm121.prove_commands", "add_prove_commands", ("prove",)),
+    ("sm121.pins.commands", "add_pins_commands", ("pins",)),
+    ("sm121.sources.patch_commands", "add_patch_commands", ("patches",)),
+    ("sm121.loop.commands", "add_kernel_commands", ("kernels",)),
+    ("sm121.overlay_commands", "add_overlay_commands", ("overlay",)),
+    ("sm121.loop.bisect_commands", "add_bisect_commands", ("bisect",)),
+    (
+        "sm121.audit.commands",
+        "add_audit_commands",
+        ("explain", "oracle", "memory", "bootlog", "hardware", "smoke"),
+    ),
+)
+"""Module, the function in it that adds verbs, and these verbs, in the order of the help."""
+
+
+def parser(wanted: str = "") -> argparse.ArgumentParser:
+    """The whole command line; with a verb, that verb's part alone: to load every part takes a second and more."""
     top = argparse.ArgumentParser(prog="sm121", description=ABOUT)
     top.add_argument("--version", action="version", version=f"sm121 {__version__}")
     verbs = top.add_subparsers(metavar="VERB", required=True)
-    add_build_commands(verbs)
-    add_lines_command(verbs)
-    add_finish_commands(verbs)
-    add_image_command(verbs)
-    add_exchange_commands(verbs)
-    add_inspect_commands(verbs)
-    add_prove_commands(verbs)
-    pins = verbs.add_parser(
-        "pins", help="check, update, lock or explain the pins", description="Looks after the pins."
-    )
-    pins_commands.add_arguments(pins)
-    pins.set_defaults(run=pins_commands.run)
-    add_patch_commands(verbs)
-    add_kernel_commands(verbs)
-    add_overlay_commands(verbs)
-    add_bisect_commands(verbs)
-    add_audit_commands(verbs)
+    for module, adder, _ in [row for row in _VERBS if wanted in row[2]] or _VERBS:
+        getattr(import_module(module), adder)(verbs)
     return top
 
 
@@ -63,7 +58,8 @@ def run(argv: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a name that the terminal cannot show is no fault
-    arguments = parser().parse_args(argv)
+    words = sys.argv[1:] if argv is None else argv
+    arguments = parser(next(iter(words), "")).parse_args(words)
     try:
         status: int = arguments.run(arguments)
         sys.stdout.flush()

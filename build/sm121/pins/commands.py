@@ -46,6 +46,15 @@ JSON_VERSION = 1
 _ROOT = Path(__file__).resolve().parents[3]
 
 
+def add_pins_commands(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add `pins` with its own verbs."""
+    pins = verbs.add_parser(
+        "pins", help="check, update, lock or explain the pins", description="Looks after the pins."
+    )
+    add_arguments(pins)
+    pins.set_defaults(run=run)
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Give a parser the four actions."""
     actions = parser.add_subparsers(metavar="ACTION", required=True)
