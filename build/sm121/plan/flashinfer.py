@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from sm121.arch_lists import judge_arch_list
 from sm121.errors import PlanError
 from sm121.findings import Finding, Verdict
-from sm121.pins import ToolchainKind
-from sm121.plan.brought import brought, own_toolkit, toolchain_of
+from sm121.plan.brought import brought, toolchain_of
 from sm121.plan.components import HEAVY
 from sm121.plan.flashinfer_modules import (
     all_modules,
@@ -22,7 +21,7 @@ from sm121.plan.flashinfer_modules import (
 )
 from sm121.plan.flashinfer_steps import Choice, flashinfer_steps
 from sm121.plan.model import Download, Extension, Group, Plan
-from sm121.plan.steps import COMPILERS, cache_problems
+from sm121.plan.steps import COMPILERS, cache_problems, cuda_downloads
 from sm121.resources import HEAVIEST, LIGHT, compile_jobs
 from sm121.target import GB10
 
@@ -197,9 +196,4 @@ def _downloads(choice: Choice) -> tuple[Download, ...]:
         *(Download(pin=tool, role="tool", steps=("tools",)) for tool in choice.tools),
         *(Download(pin=tool, role="inspection", steps=("inspect",)) for tool in line.inspect_tools(host.cpu)),
     ]
-    if not own_toolkit(choice.request) and line.toolchain is ToolchainKind.WHEELS:
-        found += [
-            Download(pin=part, role="toolkit: " + ", ".join(part.roles), steps=("toolkit",))
-            for part in choice.toolkit_parts
-        ]
-    return tuple(found)
+    return (*found, *cuda_downloads(choice.request, line, choice.toolkit_parts))

@@ -7,8 +7,16 @@ from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
-from sm121.plan.steps import COMPILERS, compiled_through, digests, step, toolkit_parts, toolkit_step, used_tools
-from sm121.target import GB10
+from sm121.plan.steps import (
+    COMPILERS,
+    compiled_through,
+    digests,
+    inspect_step,
+    step,
+    toolkit_parts,
+    toolkit_step,
+    used_tools,
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -111,8 +119,6 @@ def flashinfer_steps(choice: Choice, patches: Sequence[tuple[str, str]]) -> tupl
         },
         needs=(libraries,), recipe="cache-wheel",
     )  # fmt: skip
-    inspect = step(
-        "inspect", "inspect the wheel and compare it with this plan", {"target": str(GB10)}, needs=(wheel,)
-    )
+    inspect = inspect_step(choice.line, choice.request.cpu, wheel)
     publish = step("publish", "give the wheels their names, digests and manifest", {}, needs=(inspect,))
     return (source, toolkit, tools, ffi, libraries, wheel, inspect, publish)

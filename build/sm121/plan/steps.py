@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sm121.pins import Role
+from sm121.pins import Role, ToolchainKind
 from sm121.plan.brought import own_toolkit
 from sm121.plan.cache import CacheProgram, CompilerCache
-from sm121.plan.model import Step
+from sm121.plan.model import Download, Step
+from sm121.target import GB10
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -73,6 +74,34 @@ def toolkit_parts(request: Request, line: Line, host: Host, project: str) -> lis
     """The wheels that the toolkit folder is made of."""
     wanted = {Role.HOST, Role.TARGET, Role.HEADERS}
     return [part for part in line.toolkit(host.cpu, request.cpu, project) if wanted & {*part.roles}]
+
+
+def runtime_parts(line: Line, cpu: str) -> list[FilePin]:
+    """The CUDA runtime that the result will meet: every symbol that it asks for must be in it."""
+    return [part.file(cpu) for part in line.runtime_toolkit.parts if part.name.startswith("nvidia-cuda-runtime")]
+
+
+def cuda_downloads(request: Request, line: Line, parts: Sequence[FilePin]) -> list[Download]:
+    """The toolkit's wheels, unless the user brings a toolkit, and the runtime for the inspection; each file once."""
+    runtime = {part.filename: part for part in runtime_parts(line, request.cpu)}
+    found = []
+    if not own_toolkit(request) and line.toolchain is ToolchainKind.WHEELS:
+        found = [
+            Download(
+                pin=part, role="toolkit: " + ", ".join(part.roles),
+                steps=("toolkit", "inspect") if runtime.pop(part.filename, None) else ("toolkit",),
+            )
+            for part in parts
+        ]  # fmt: skip
+    return [*found, *(Download(pin=part, role="runtime", steps=("inspect",)) for part in runtime.values())]
+
+
+def inspect_step(line: Line, cpu: str, wheel: Step) -> Step:
+    """The step that judges the wheel."""
+    return step(
+        "inspect", "inspect the wheel and compare it with this plan",
+        {"target": str(GB10), "runtime": digests(*runtime_parts(line, cpu))}, needs=(wheel,),
+    )  # fmt: skip
 
 
 def toolkit_step(request: Request, line: Line, host: Host, parts: Sequence[FilePin], **more: object) -> Step:

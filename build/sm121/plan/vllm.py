@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING
 from sm121.arch_lists import effective, expected_images, judge_arch_list
 from sm121.errors import PlanError
 from sm121.findings import Finding, Verdict
-from sm121.pins import ToolchainKind
 from sm121.pins.reading import closest
-from sm121.plan.brought import brought, has_torch, judge_torch, own_toolkit, toolchain_of
+from sm121.plan.brought import brought, has_torch, judge_torch, toolchain_of
 from sm121.plan.components import HEAVY, components, costs, known_versions
 from sm121.plan.model import Download, Extension, Plan, Tree, after_finishing
-from sm121.plan.steps import COMPILERS, cache_problems
+from sm121.plan.steps import COMPILERS, cache_problems, cuda_downloads
 from sm121.plan.vllm_steps import Choice, vllm_steps
 from sm121.resources import HEAVIEST, LIGHT, compile_jobs
 from sm121.target import GB10
@@ -246,17 +245,7 @@ def _downloads(choice: Choice) -> tuple[Download, ...]:
     ]
     if not request.torch_home and has_torch(line, release):
         found.append(Download(pin=line.torch(release, request.cpu), role="torch", steps=("torch",)))
-    runtime = {part.filename: part for part in choice.runtime}
-    if not own_toolkit(request) and line.toolchain is ToolchainKind.WHEELS:
-        found += [
-            Download(
-                pin=part, role="toolkit: " + ", ".join(part.roles),
-                steps=("toolkit", "inspect") if runtime.pop(part.filename, None) else ("toolkit",),
-            )
-            for part in choice.toolkit_parts
-        ]  # fmt: skip
-    found += [Download(pin=part, role="runtime", steps=("inspect",)) for part in runtime.values()]
-    return tuple(found)
+    return (*found, *cuda_downloads(request, line, choice.toolkit_parts))
 
 
 def _memory(peaks: Mapping[str, int], jobs: int, heavy_jobs: int) -> int:

@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING
 from sm121.plan.brought import has_torch
 from sm121.plan.components import requirement_changes
 from sm121.plan.model import FINISH_ARCHS
-from sm121.plan.steps import COMPILERS, compiled_through, digests, step, toolkit_parts, toolkit_step, used_tools
+from sm121.plan.steps import (
+    COMPILERS,
+    compiled_through,
+    digests,
+    inspect_step,
+    step,
+    toolkit_parts,
+    toolkit_step,
+    used_tools,
+)  # fmt: skip
 from sm121.target import GB10
 
 if TYPE_CHECKING:
@@ -49,15 +58,6 @@ class Choice:
     def requirements(self) -> dict[str, str]:
         """What the official wheel's METADATA asks for in other words."""
         return requirement_changes(self.release.version, self.line.cuda.major)
-
-    @property
-    def runtime(self) -> list[FilePin]:
-        """The CUDA runtime that the wheel will meet: every symbol that it asks for must be in it."""
-        return [
-            part.file(self.request.cpu)
-            for part in self.line.runtime_toolkit.parts
-            if part.name.startswith("nvidia-cuda-runtime")
-        ]
 
     @property
     def tools(self) -> list[FilePin]:
@@ -129,10 +129,7 @@ def vllm_steps(choice: Choice, patches: Sequence[tuple[str, str]], left_out: Ite
         },
         needs=(libraries, source, *([finish] if request.finish else [])),
     )  # fmt: skip
-    inspect = step(
-        "inspect", "inspect the wheel and compare it with this plan",
-        {"target": str(GB10), "runtime": digests(*choice.runtime)}, needs=(wheel,),
-    )  # fmt: skip
+    inspect = inspect_step(line, request.cpu, wheel)
     publish = step("publish", "give the wheel its name, digest and manifest", {}, needs=(inspect,))
     first = (source, toolkit, torch, cutlass, *([trees] if choice.trees else []), tools, libraries)
     return (*first, *([finish] if request.finish else []), wheel, inspect, publish)
