@@ -238,3 +238,35 @@ def test_results_as_text_json_and_html() -> None:
     assert "<b>&!" not in page
     assert "&lt;b&gt;" in page
     assert page.count("<tr>") == len(result.arms[0].findings) + 1
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("http://127.0.0.1:9", "nothing listens there"),
+        ("http://no-such-host.invalid:8000", "nobody knows the name"),
+        ("http://127.0.0.1:99999", "the address is none"),
+        ("http://[::1", "the address is none"),
+    ],
+)
+def test_an_address_that_does_not_answer_is_told_in_words(url: str, said: str) -> None:
+    with pytest.raises(ServerError) as caught:
+        Server(url).version()
+    text = str(caught.value)
+    assert said in text
+    assert "HTTPConnectionPool" not in text
+    assert "What to do" in text
+
+
+def test_http_where_https_is_meant() -> None:
+    with FaultServer() as server, pytest.raises(ServerError, match="secure connection"):
+        Server(server.url.replace("http://", "https://")).version()
+
+
+@pytest.mark.parametrize(
+    ("failure", "said"), [("drop", "the server closed the connection"), ("cut", "broke off")]
+)
+def test_a_connection_that_breaks_is_told_in_words(failure: str, said: str) -> None:
+    with FaultServer(Behaviour(fail_after=0, failure=failure)) as server:
+        reply = Server(server.url, "tiny", deadline=5).complete("x", stream=True)
+    assert said in reply.failure

@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import json
+import socket
+import ssl
 import time
 from dataclasses import dataclass, field
+from http.client import RemoteDisconnected
 from typing import TYPE_CHECKING, Any
 
 import requests
-from urllib3.exceptions import HTTPError, ReadTimeoutError
+from requests.exceptions import InvalidURL
+from urllib3.exceptions import (
+    ConnectTimeoutError,
+    HTTPError,
+    IncompleteRead,
+    LocationParseError,
+    NameResolutionError,
+    ProtocolError,
+    ReadTimeoutError,
+)
 
 from sm121.errors import ServerError
 
@@ -117,7 +129,7 @@ class Server:
         except (requests.Timeout, ReadTimeoutError):
             return Reply(failure=f"no answer for {self.deadline:g} s")
         except (requests.RequestException, HTTPError, OSError, UnicodeError) as error:
-            return Reply(failure=f"connection lost: {_short(str(error))}")
+            return Reply(failure=f"connection lost: {why(error)}")
 
     def _get(self, path: str) -> object:
         started = time.monotonic()
@@ -135,7 +147,7 @@ class Server:
             raise ServerError(f"{self.url}{path} does not answer in time.") from error
         except (requests.RequestException, HTTPError, OSError) as error:
             raise ServerError(
-                f"{self.url}{path} cannot be reached: {_short(str(error))}",
+                f"{self.url}{path} cannot be reached: {why(error)}.",
                 do="start the server, or mend the address.",
             ) from error
         except (json.JSONDecodeError, RecursionError) as error:
@@ -247,6 +259,40 @@ def _word(value: object) -> str:
 
 def _count(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def why(error: BaseException) -> str:
+    """What went wrong with a connection, in words; libraries wrap it in names of theirs."""
+    inner: list[BaseException] = []
+    todo: list[object] = [error]
+    while todo and len(inner) < _DEPTH:
+        one = todo.pop(0)
+        if isinstance(one, BaseException) and one not in inner:
+            inner.append(one)
+            todo += [*one.args, getattr(one, "reason", None), one.__cause__, one.__context__]
+    for kind, words in _WORDS:
+        if any(isinstance(one, kind) for one in inner):
+            return words
+    told = next((one for one in reversed(inner) if isinstance(one, OSError) and one.strerror), None)
+    return _short(str(told.strerror) if told is not None else type(inner[-1]).__name__)
+
+
+_DEPTH = 20
+_WORDS: tuple[tuple[type[BaseException], str], ...] = (
+    (NameResolutionError, "nobody knows the name of its host"),
+    (socket.gaierror, "nobody knows the name of its host"),
+    (ssl.SSLError, "the secure connection could not be made; is it http://?"),
+    (ConnectionRefusedError, "nothing listens there"),
+    (ConnectionResetError, "the server closed the connection"),
+    (BrokenPipeError, "the server closed the connection"),
+    (RemoteDisconnected, "the server closed the connection without an answer"),
+    (IncompleteRead, "the answer broke off"),
+    (ProtocolError, "the answer broke off"),
+    (TimeoutError, "it takes no connection in time"),
+    (ConnectTimeoutError, "it takes no connection in time"),
+    (InvalidURL, "the address is none"),
+    (LocationParseError, "the address is none"),
+)
 
 
 def _short(text: str) -> str:
