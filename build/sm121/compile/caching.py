@@ -120,9 +120,11 @@ def sccache_use(cache: CompilerCache, said: str, where: str = "") -> CacheUse:
         stats = found["stats"]
         hits = sum(stats["cache_hits"]["counts"].values())
         failures = (
-            stats["cache_timeouts"] + stats["cache_read_errors"] + stats["cache_write_errors"]
+            stats["cache_timeouts"]
+            + stats["cache_read_errors"]
             + sum(stats["cache_errors"]["counts"].values())
-        )  # fmt: skip
+            + (0 if cache.read_only else stats["cache_write_errors"])  # a reader counts what it does not write
+        )
         return CacheUse(
             str(CacheProgram.SCCACHE), where or cache.name, cache.read_only, hits=hits,
             misses=sum(stats["cache_misses"]["counts"].values()),
