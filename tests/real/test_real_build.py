@@ -8,6 +8,7 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from rich.console import Console
@@ -15,7 +16,6 @@ from rich.console import Console
 from sm121 import pins
 from sm121.device import payload, read_cubin, read_device_code
 from sm121.errors import PackError
-from sm121.pack.publish import Published
 from sm121.plan.model import Plan, Request
 from sm121.plan.vllm import plan_vllm
 from sm121.preflight import lacks, read_host
@@ -23,6 +23,9 @@ from sm121.progress import Progress
 from sm121.sources.patches import planned_patches
 from sm121.steps import Build, Context
 from sm121.workspace import Workspace
+
+if TYPE_CHECKING:
+    from sm121.pack.publish import Published
 
 pytestmark = [pytest.mark.real, pytest.mark.network]
 
@@ -84,9 +87,9 @@ def published(tmp_path_factory: pytest.TempPathFactory, files: Path) -> list[Pub
     plan = plan_for(*HOST_CODE)
     made = []
     for name in ("one", "another folder"):
-        (result,) = build_in(tmp_path_factory.mktemp("real") / name, plan, files).run()
-        assert isinstance(result, Published)
-        made.append(result)
+        results = build_in(tmp_path_factory.mktemp("real") / name, plan, files).run()
+        assert isinstance(results, list)
+        made += results
     return made
 
 

@@ -56,13 +56,13 @@ def prepare(run: Run) -> Prepared:
         # Their files carry one time, so ninja would not see that they changed; the compiler cache will.
         shutil.rmtree(tree / "obj", ignore_errors=True)
     (tree / "obj").mkdir(exist_ok=True)
-    _write_helpers(tree)
+    write_scripts(tree)
     values = {"tree": str(tree), "system": process.SYSTEM_PATH}
     env = process.environment({name: value.format(**values) for name, value in step.env.items()})
     # The key leaves out how many jobs there are, which the order and the pool in the build file follow from.
     state = f"{step.key} {plan.cache} {plan.jobs} {plan.heavy_jobs}"
     configured = tree / "obj" / CONFIGURED
-    modules = _modules(run, tree)
+    modules = modules_of(run, tree)
     if not configured.exists() or configured.read_text() != state:
         configured.unlink(missing_ok=True)
         log = run.work.log("generate")
@@ -92,7 +92,8 @@ def modules(run: Run, into: Path) -> None:
     caching.keep_record(tree / "obj", into)
 
 
-def _modules(run: Run, tree: Path) -> Modules:
+def modules_of(run: Run, tree: Path) -> Modules:
+    """What the plan asks to be compiled in `tree`, and how."""
     inputs = run.plan.step("libraries").inputs
     split = inputs["split compile"]
     return Modules(
@@ -114,7 +115,7 @@ def _schedule(run: Run, found: Iterable[UpstreamModule]) -> Schedule:
     )  # fmt: skip
 
 
-def _write_helpers(tree: Path) -> None:
+def write_scripts(tree: Path) -> None:
     """What the build reads of ours, and the headers of this machine's Python, which `spdlog` includes."""
     (tree / "launcher.py").write_text(
         resources.files("sm121.compile").joinpath("launcher.py").read_text(encoding="utf-8")
