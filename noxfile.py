@@ -33,25 +33,25 @@ def build(session: nox.Session, line: str) -> None:
 
 @nox.session(name="build-cu130")
 def build_cu130(session: nox.Session) -> None:
-    """vLLM for 12.1 with CUDA 13.0, toolkit from wheels: `-- --help` shows the options."""
+    """vLLM and FlashInfer for 12.1 with CUDA 13.0, toolkit from wheels: `-- --help` shows the options."""
     build(session, "cu130")
 
 
 @nox.session(name="build-cu135")
 def build_cu135(session: nox.Session) -> None:
-    """vLLM for 12.1 with CUDA 13.5, the newest line, toolkit from wheels."""
+    """vLLM and FlashInfer for 12.1 with CUDA 13.5, the newest line, toolkit from wheels."""
     build(session, "cu135")
 
 
 @nox.session(name="build-cu129")
 def build_cu129(session: nox.Session) -> None:
-    """vLLM for 12.1 with CUDA 12.9: needs that toolkit and torch, says how to get them (docs/lines.md)."""
+    """vLLM and FlashInfer for 12.1 with CUDA 12.9: needs that toolkit and torch, says how to get them (docs/lines.md)."""
     build(session, "cu129")
 
 
 @nox.session(name="build-cu128")
 def build_cu128(session: nox.Session) -> None:
-    """vLLM for 12.1 with torch of CUDA 12.8, compiled by nvcc 12.9: needs both (docs/lines.md)."""
+    """vLLM and FlashInfer for 12.1 with torch of CUDA 12.8, compiled by nvcc 12.9: needs both (docs/lines.md)."""
     build(session, "cu128")
 
 
