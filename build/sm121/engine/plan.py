@@ -268,7 +268,7 @@ def _modules(
     if not fitting and flashinfer:
         faults.append(
             f"FlashInfer {flashinfer} would compile its modules at every first start: no wheel of them (jit-cache) is "
-            "given. Build one with `sm121 build flashinfer`, or accept that with --flashinfer nvcc."
+            "given. Build one with `sm121 build --only flashinfer`, or accept that with --flashinfer nvcc."
         )
     return "prebuilt", faults
 
