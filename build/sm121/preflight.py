@@ -112,7 +112,7 @@ def ensure_brought(plans: Sequence[Plan]) -> None:
         if each.path:
             continue
         problems.append(
-            f"line {plan.line} needs a {each.what}, which no package index has, and {option} names none."
+            f"line {plan.line} needs {each.what}, which no package index has, and {option} names none."
         )
         release = CudaVersion.parse(plan.compiler).release
         here = installed_toolkits() if option == "--cuda-home" else []
@@ -130,7 +130,8 @@ def ensure_brought(plans: Sequence[Plan]) -> None:
             require_fixed(each.path)
         elif each.option == "--cuda-home":
             release = CudaVersion.parse(plan.compiler)
-            examine(Path(each.path), release, plan.target_cpu, advice=f"{each.how}, then give --cuda-home DIR.")
+            advice = f"{each.how}, then give --cuda-home DIR, or {each.instead}."
+            examine(Path(each.path), release, plan.target_cpu, advice=advice)
 
 
 def ensure_disk(plans: Iterable[Plan], work: Path, dist: Path) -> None:

@@ -76,5 +76,5 @@ def test_two_toolkits_are_one_too_many(capsys: pytest.CaptureFixture[str]) -> No
 def test_a_line_without_its_toolkit_can_be_planned(line: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert parsed("build", "--line", line, "--dry-run", "--only", "vllm") == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "yours: CUDA 12.9 toolkit, not named yet (--cuda-home DIR)" in said
+    assert "yours: the CUDA 12.9 toolkit, not named yet (--cuda-home DIR)" in said
     assert f"torch 2.14.0+{line}" in said

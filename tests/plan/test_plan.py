@@ -210,7 +210,7 @@ def test_what_the_user_brings_is_named_with_how_to_come_by_it() -> None:
     assert make("cu130").brought == ()
     missing = make("cu129-nothing-brought").brought
     assert [(each.what, each.option, each.path) for each in missing] == [
-        ("CUDA 12.9 toolkit", "--cuda-home", ""),
+        ("the CUDA 12.9 toolkit", "--cuda-home", ""),
         ("torch 2.14.0+cu129", "--torch-home", ""),
     ]
     assert "cuda-cross-sbsa-12-9" in missing[0].how

@@ -25,12 +25,19 @@ def brought(
     """The toolkit and, if it is compiled against, the torch that the user brings, named or not yet."""
     found = []
     if own_toolkit(request) or line.toolchain is ToolchainKind.INSTALLED:
-        what = f"CUDA {line.compiler.release} toolkit"
+        what = f"the CUDA {line.compiler.release} toolkit"
+        instead = _told(
+            "toolkit",
+            "instead" if line.toolchain is ToolchainKind.INSTALLED else "wheels",
+            line,
+            release,
+            request.cpu,
+        )
         found.append(
             Brought(
                 what=what, option="--cuda-image" if request.cuda_image else "--cuda-home", path=own_toolkit(request),
                 how=_told("toolkit", _way(request.cpu, host), line, release, request.cpu),
-                instead=_told("toolkit", "instead", line, release, request.cpu),
+                instead=instead,
             )
         )  # fmt: skip
     if torch and (request.torch_home or not has_torch(line, release)):

@@ -156,7 +156,7 @@ class Brought:
     """What no index has and the user brings: `path` is "" until it is named."""
 
     what: str
-    """`CUDA 12.9 toolkit`, `torch 2.14.0+cu129`."""
+    """`the CUDA 12.9 toolkit`, `torch 2.14.0+cu129`."""
     option: str
     path: str
     how: str
