@@ -66,6 +66,7 @@ def test_errors(line: str, path: str, number: int, text: str) -> None:
         "  error in a comment",
         "../source/csrc/a.cu(30): warning #177-D: unused",
         "1 error detected in the compilation",
+        "ptxas fatal   : Ptx assembly aborted due to errors",
     ],
 )
 def test_what_is_no_error(line: str) -> None:

@@ -156,6 +156,15 @@ def test_a_compile_error_names_the_patch(place: Place) -> None:
     assert "[your edit]" in place.said[-1]
 
 
+def test_a_missing_suffix_is_explained(place: Place) -> None:
+    """FP4 instructions do not exist in code for plain 12.1: ptxas says so in other words."""
+    place.run("kernels", DEPENDENTS[2], "--before", "none", "--arch", "12.1", status=CompileError.exit_code)
+    said = place.said[-1]
+    assert f"{DEPENDENTS[2]} for sm_121 did not compile" in said
+    assert "arch-suffix-missing" in said
+    assert "12.1a" in said
+
+
 def test_patches_are_compared_and_searched(place: Place) -> None:
     """Three patches on one unit; the middle one changes machine code, and is found."""
     edits = ("/* one */ ", "2.0f * ", "/* three */ ")

@@ -27,6 +27,7 @@ _PLAIN = re.compile(
     r"^(?P<tool>ptxas|nvcc|nvlink|cicc|cudafe\+\+|cc1plus|fatbinary|[\w.+-]{0,40}g\+\+|ccache|sccache)\b"
     rf".{{0,300}}?(?:error|fatal)\s{{0,8}}: ?{_TEXT}"
 )
+_AFTERMATH = re.compile(r"aborted due to errors|exited with (?:code|status)")
 MOST = 20
 """Errors of one unit that are kept: what follows is mostly of their making."""
 
@@ -72,7 +73,7 @@ def read_failure(lines: Sequence[str]) -> Failure:
         reader.feed(line)
         if match := _NVCC.match(line) or _GCC.match(line):
             errors[CompilerError(source_path(match["path"]), int(match["line"]), match["text"].strip())] = None
-        elif match := _PLAIN.match(line):
+        elif (match := _PLAIN.match(line)) and not _AFTERMATH.search(line):
             errors[CompilerError("", 0, f"{match['tool']}: {match['text'].strip()}")] = None
     causes = tuple(finding for finding in reader.diagnoses(1) if finding.verdict is Verdict.FAIL)
     return Failure(tuple(errors)[:MOST], causes, tuple(lines))
