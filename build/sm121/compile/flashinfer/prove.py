@@ -49,7 +49,8 @@ def main(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _open(name: str, core: Any, answer: dict[str, Any]) -> None:
-    specification = getattr(core, "JitSpecNvcc", core.JitSpec)(
+    kind = getattr(core, "JitSpecNvcc", None) or core.JitSpec  # 0.7, 0.6
+    specification = kind(
         name=name,
         sources=[],
         extra_cflags=None,
