@@ -27,6 +27,7 @@ from sm121.progress import Progress
 from sm121.sources.external import External, require_reachable
 from sm121.sources.patches import planned_patches
 from sm121.steps import Build, Context
+from sm121.steps.caching import read_use
 from sm121.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -194,13 +195,15 @@ def _build(arguments: argparse.Namespace) -> int:
     ensure_disk(plans, work.root, arguments.dist.absolute())
     context = Context(
         work=work, dist=arguments.dist.absolute(), progress=progress, patches=arguments.patches,
-        mirror=arguments.mirror, cuda_home=arguments.cuda_home, replace=arguments.replace, cache=_cache(arguments),
+        mirror=arguments.mirror, cuda_home=arguments.cuda_home, replace=arguments.replace, cache=compiler_cache(arguments),
     )  # fmt: skip
     if isinstance(arguments.shard, Shard):
         shares = [Build(plan, context).shard(arguments.shard) for plan in plans]
         _report([_share(share) for share in shares], arguments, Console(highlight=False))
         return 0
     shown = [row for plan in plans for row in _told(Build(plan, context).run(until=arguments.until), arguments)]
+    if arguments.shard:
+        _say_what_was_missing(plans, work, progress)
     _report(shown, arguments, Console(highlight=False))
     return 0
 
@@ -340,7 +343,7 @@ def _listed(value: str) -> list[str]:
     return [word.strip() for word in re.split(r",(?![^{\[(]*[}\])])", value)]
 
 
-def _cache(arguments: argparse.Namespace) -> CompilerCache:
+def compiler_cache(arguments: argparse.Namespace) -> CompilerCache:
     """The compiler cache with its login, which neither plan nor record holds."""
     try:
         return CompilerCache.parse(arguments.cache, read_only=arguments.cache_read_only)
@@ -351,7 +354,7 @@ def _cache(arguments: argparse.Namespace) -> CompilerCache:
 
 
 def _folder(arguments: argparse.Namespace) -> str:
-    return str(arguments.work.absolute()) if _cache(arguments).program is CacheProgram.SCCACHE else ""
+    return str(arguments.work.absolute()) if compiler_cache(arguments).program is CacheProgram.SCCACHE else ""
 
 
 def _shard(text: str) -> Shard | str:
@@ -359,6 +362,17 @@ def _shard(text: str) -> Shard | str:
         return Shard.parse(text) or text
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _say_what_was_missing(plans: Sequence[Plan], work: Workspace, progress: Progress) -> None:
+    """The last job of a matrix should find everything: what it had to compile, a shard has not made."""
+    for plan in plans:
+        folder = work.result(plan.step("libraries"))
+        if folder.is_dir() and (use := read_use(folder)) and use.misses:
+            progress.say(
+                f"warning: {use.misses} results of {plan.project} were not in the cache: a shard is missing, or ran with "
+                "another compiler, toolkit or request.", style="yellow",
+            )  # fmt: skip
 
 
 def _share(share: Share) -> dict[str, str]:
@@ -372,7 +386,8 @@ def _share(share: Share) -> dict[str, str]:
 def _request(arguments: argparse.Namespace) -> Request:
     return Request(
         line=arguments.line, vllm=arguments.vllm, cpu=arguments.cpu, extensions=tuple(arguments.ext),
-        sources=arguments.sources, cache=_cache(arguments).name, folder=_folder(arguments), arch_list=arguments.arch_list,
+        sources=arguments.sources, cache=compiler_cache(arguments).name, folder=_folder(arguments),
+        arch_list=arguments.arch_list,
         cuda_home=str(arguments.cuda_home) if arguments.cuda_home else None, cuda_image=arguments.cuda_image,
         jobs=arguments.jobs,
         split_compile=arguments.split_compile, finish=arguments.finish, patches=tuple(arguments.patch),

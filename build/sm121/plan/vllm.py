@@ -13,7 +13,7 @@ from sm121.pins.reading import closest
 from sm121.plan.brought import brought, has_torch, judge_torch, toolchain_of
 from sm121.plan.components import HEAVY, components, costs, known_versions
 from sm121.plan.model import Download, Extension, Plan, Tree, after_finishing
-from sm121.plan.steps import COMPILERS, cache_problems, cuda_downloads
+from sm121.plan.steps import COMPILERS, cache_findings, cache_problems, cuda_downloads
 from sm121.plan.vllm_steps import Choice, vllm_steps
 from sm121.resources import HEAVIEST, LIGHT, compile_jobs
 from sm121.target import GB10
@@ -70,6 +70,7 @@ def plan_vllm(request: Request, pins: Pins, host: Host, patches: tuple[tuple[str
     findings += _lost(parts, extensions, request)
     trees = _trees(request, release, parts, compiled)
     choice = Choice(request, line, release, host, arch_list, compiled, trees)
+    findings += cache_findings(request, line, choice.tools)
     downloads = _downloads(choice)
     left_out = [e.path for e in extensions if e.origin == "left out"]
     return Plan(
