@@ -7,12 +7,16 @@ import zipfile
 from typing import TYPE_CHECKING
 
 import pytest
+from made_facts import distribution, host_library, library
 
 from pinned_wheels import PINS, fetched
 from sm121 import cli
+from sm121.artifact import Kind
 from sm121.device import HostLibrary, read_host
 from sm121.errors import UsageError, VerdictFail
 from sm121.findings import Finding, Verdict, overall
+from sm121.inspector.facts import ArtifactFacts
+from sm121.inspector.inspection import Options, judge
 from sm121.inspector.judge.runtime import judge_runtime, runtime_of
 from sm121.inspector.judge.symbols import Needs
 from sm121.inspector.policy import policy
@@ -183,6 +187,23 @@ def test_an_environment_is_judged_by_its_own_runtime(tmp_path: Path, capsys: pyt
     link(home, TWELVE, ["cudaMalloc", "cudaOfTwelveNine"])
     cli.run(["inspect", str(site)])
     assert "cudaOfTwelveNine" not in "".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(
+    ("torch", "verdict"), [("", Verdict.PASS), ("2.14.0+cu135", Verdict.PASS), ("2.14.0+cu130", Verdict.FAIL)]
+)
+def test_the_runtime_is_torchs_whatever_compiled_the_wheel(torch: str, verdict: Verdict) -> None:
+    host = host_library([THIRTEEN], undefined=["cudaMalloc", "cudaMemGetLocationInfo"])
+    wheel = "vllm-0.33.0+cu135.sm121-cp38-abi3-manylinux_2_28_aarch64.whl"
+    facts = ArtifactFacts(
+        Kind.WHEEL, wheel, 1, (library("vllm/_C.abi3.so", host=host),),
+        (distribution("vllm", "0.33.0+cu135.sm121", requires=["torch==2.14.0"]),), paths=("vllm/_C.abi3.so",),
+    )  # fmt: skip
+    found = [
+        finding for finding in judge(facts, Options(torch=torch)).findings if finding.check == "line.runtime"
+    ]
+    assert found
+    assert overall(found) is verdict
 
 
 @pytest.fixture(scope="module")

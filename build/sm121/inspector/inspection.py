@@ -272,7 +272,8 @@ def _symbols(view: _View, libraries: Sequence[LibraryFacts], version: str) -> It
         (library.path, library.host) for library in libraries if library.host and library.host.type == "shared"
     ]
     defined = frozenset(symbol for _, host in hosts for symbol in host.defined)
-    stamped = cuda_of(version) or cuda_of(view.options.torch)
+    # The runtime is the one that torch brings; a wheel may be named after a newer compiler (line cu135).
+    stamped = cuda_of(view.options.torch) or cuda_of(version)
     line = view.options.line or (CudaVersion(*stamped) if stamped else None)
     runtime = view.options.runtime or _own_runtime(view)
     for path, host in hosts:
