@@ -1,7 +1,7 @@
 """Builds a small library from vLLM's own sources and finishes it, to be run on a machine with a GPU.
 
 `python carry_own.py VLLM_SOURCE TORCH CUDA FOLDER --target 9.0` compiles three of vLLM's files whose upstream
-list is PTX (both Marlin repacks and the Hadamard transform) for x86_64, compute_80 as machine code and as PTX, links
+list is PTX (both Marlin repacks and the Hadamard transform) for x86_64, links
 them with the few lines of bindings that they need, and finishes the result in both layouts. TORCH is the folder
 `torch` of an installation or an unpacked wheel, CUDA a toolkit with nvcc. `own_cases.py` runs what comes out.
 """
@@ -18,11 +18,12 @@ from sm121.finish.model import Layout
 from sm121.progress import Progress
 from sm121.target import Capability
 
-FILES = (
-    "quantization/marlin/gptq_marlin_repack.cu",
-    "quantization/marlin/awq_marlin_repack.cu",
-    "quantization/hadamard/hadacore/hadamard_transform_cuda.cu",
-)
+FILES = {
+    "quantization/marlin/gptq_marlin_repack.cu": "-gencode=arch=compute_80,code=[sm_80,compute_80]",
+    "quantization/marlin/awq_marlin_repack.cu": "-gencode=arch=compute_80,code=[sm_80,compute_80]",
+    "quantization/hadamard/hadacore/hadamard_transform_cuda.cu": "-gencode=arch=compute_90,code=compute_90",
+}
+"""Each with upstream's targets. The transform is PTX alone: its machine code for 9.0 would run on a 9.0 as it is."""
 BINDINGS = """
 #include <torch/csrc/stable/library.h>
 STABLE_TORCH_LIBRARY(_C, m) {
@@ -35,7 +36,7 @@ STABLE_TORCH_LIBRARY(_C, m) {
 FLAGS = (
     "-DUSE_CUDA", "-DTORCH_TARGET_VERSION=0x020B000000000000ULL", "-DTORCH_EXTENSION_NAME=own", "--expt-relaxed-constexpr",
     "--expt-extended-lambda", "-O3", "-DNDEBUG", "-std=c++20", "-Xcompiler=-fPIC", "--compress-mode=size",
-    "-static-global-template-stub=false", "-gencode=arch=compute_80,code=[sm_80,compute_80]",
+    "-static-global-template-stub=false",
 )  # fmt: skip
 
 
@@ -72,10 +73,10 @@ def _build(given: argparse.Namespace, scratch: Path, library: Path, progress: Pr
         *(f"-isystem={folder}" for folder in (given.cuda / "include", *given.include)),
     ]
     objects = []
-    for file in FILES:
+    for file, targets in FILES.items():
         objects.append(scratch / f"{Path(file).stem}.o")
         progress.say(f"nvcc {file}")
-        nvcc = [given.cuda / "bin/nvcc", f"-ccbin={given.compiler}", *FLAGS, *includes]
+        nvcc = [given.cuda / "bin/nvcc", f"-ccbin={given.compiler}", *FLAGS, targets, *includes]
         process.run([*nvcc, "-c", given.source / "csrc" / file, "-o", objects[-1]], timeout=3600)
     bindings = scratch / "bindings.cpp"
     bindings.write_text(BINDINGS)

@@ -1,6 +1,6 @@
 """Runs the operators of a library that `carry_own.py` made; a program of its own that needs torch alone.
 
-`python own_cases.py FOLDER RESULT.json` loads each library in a process of its own with the driver's compute cache
+`python own_cases.py FOLDER RESULT.json` loads each library, for each case in a process of its own, with the driver's compute cache
 switched off; the finished ones also with the driver's PTX compiler switched off, the unfinished one with and without.
 Repacked weights must be the same bits everywhere and hold the same values as before, only moved; the Hadamard
 transform is compared with the matrix in float64. Exit status 0: every expectation held.
@@ -30,20 +30,13 @@ SIZE_K, SIZE_N = 256, 512
 
 
 def main() -> int:
-    if len(sys.argv) == 4:
-        return _cases(Path(sys.argv[2]), Path(sys.argv[3]))
+    if len(sys.argv) == 5:
+        return _one(Path(sys.argv[2]), sys.argv[3], Path(sys.argv[4]))
     folder, out = Path(sys.argv[1]), Path(sys.argv[2])
-    results = {}
-    with tempfile.TemporaryDirectory() as name:
-        for title, (library, environment) in VARIANTS.items():
-            result = Path(name) / "result.json"
-            result.unlink(missing_ok=True)
-            done = subprocess.run(
-                [sys.executable, __file__, "cases", folder / f"{library}.so", result],
-                env={**os.environ, "CUDA_CACHE_DISABLE": "1", **environment}, capture_output=True, text=True,
-                check=False,
-            )  # fmt: skip
-            results[title] = json.loads(result.read_text()) if result.exists() else {"ended": done.stderr[-2000:]}
+    results = {
+        title: {case: _run(folder / f"{library}.so", case, environment) for case in CASES}
+        for title, (library, environment) in VARIANTS.items()
+    }
     problems = _problems(results)
     out.write_text(json.dumps({**results, "problems": problems}, indent=1) + "\n")
     print(json.dumps(results, indent=1))
@@ -51,21 +44,25 @@ def main() -> int:
     return 1 if problems else 0
 
 
-def _cases(library: Path, out: Path) -> int:
+def _run(library: Path, case: str, environment: dict[str, str]) -> dict[str, Any]:
+    """A process for each case: a kernel that traps takes its whole process with it."""
+    with tempfile.TemporaryDirectory() as name:
+        result = Path(name) / "result.json"
+        done = subprocess.run(
+            [sys.executable, __file__, "case", library, case, result],
+            env={**os.environ, "CUDA_CACHE_DISABLE": "1", **environment}, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        found: dict[str, Any] = (
+            json.loads(result.read_text()) if result.exists() else {"failed": f"ended: {done.stderr[-600:]}"}
+        )
+        return found
+
+
+def _one(library: Path, case: str, out: Path) -> int:
     import torch  # noqa: PLC0415 -- its libraries must be loaded first
 
     torch.ops.load_library(library)
-    result: dict[str, Any] = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__}
-    result["cases"] = {
-        title: _case(torch, case)
-        for title, case in {
-            **{f"gptq repack, {bits} bits": (_gptq, bits) for bits in (4, 8)},
-            **{f"awq repack, {bits} bits": (_awq, bits) for bits in (4, 8)},
-            **{f"hadamard, {name}, {size}": (_hadamard, name, size)
-               for name in TOLERANCE for size in (128, 1024, 4096)},
-        }.items()
-    }  # fmt: skip
-    out.write_text(json.dumps(result))
+    out.write_text(json.dumps({"gpu": torch.cuda.get_device_name(), **_case(torch, CASES[case])}))
     return 0
 
 
@@ -121,13 +118,18 @@ def _hadamard(torch: Any, name: str, size: int) -> dict[str, Any]:
     return {"error": float((got - wanted).norm() / wanted.norm())}
 
 
-def _problems(results: dict[str, Any]) -> list[str]:
-    found = [f"{title}: {result['ended']}" for title, result in results.items() if "ended" in result]
-    if found:
-        return found
-    level = results["unfinished"]["cases"]
-    for title, result in results.items():
-        for name, case in result["cases"].items():
+CASES: dict[str, tuple[Any, ...]] = {
+    **{f"gptq repack, {bits} bits": (_gptq, bits) for bits in (4, 8)},
+    **{f"awq repack, {bits} bits": (_awq, bits) for bits in (4, 8)},
+    **{f"hadamard, {name}, {size}": (_hadamard, name, size) for name in TOLERANCE for size in (128, 1024, 4096)},
+}
+
+
+def _problems(results: dict[str, dict[str, Any]]) -> list[str]:
+    found = []
+    level = results["unfinished"]
+    for title, cases in results.items():
+        for name, case in cases.items():
             failed = case.get("failed", "")
             if title == "unfinished, no PTX compiler":
                 if not any(text in failed for text in NO_CODE):
