@@ -1,7 +1,8 @@
 """Runs the operators of a library that `carry_own.py` made; a program of its own that needs torch alone.
 
-`python own_cases.py FOLDER RESULT.json` loads each library, for each case in a process of its own, with the driver's compute cache
-switched off; the finished ones also with the driver's PTX compiler switched off, the unfinished one with and without.
+`python own_cases.py FOLDER RESULT.json` loads each library, for each case in a process of its own, with the driver's
+compute cache switched off; the finished ones also without the driver's PTX compiler, the unfinished one with and
+without.
 Repacked weights must be the same bits everywhere and hold the same values as before, only moved; the Hadamard
 transform is compared with the matrix in float64. Exit status 0: every expectation held.
 """
