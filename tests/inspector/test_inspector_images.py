@@ -183,6 +183,8 @@ def test_the_wheel_and_the_base_that_were_meant(tmp_path: Path) -> None:
         is verdict(right, "image.label")
         is Verdict.PASS
     )
+    headers = inspected(tmp_path / "right", Options(jobs=1, kernels=False, wheels=options.wheels))
+    assert verdict(headers, "image.wheel") is Verdict.PASS
     changed = {**files, f"{SITE}/vllm/a.py": b"a = 2\n"}
     wrong = inspected(image(tmp_path / "wrong", changed, **{"sm121.vllm.version": "0.32.0"}), options)
     assert (

@@ -104,7 +104,7 @@ def inspect_artifact(artifact: Artifact, options: Options | None = None) -> Repo
     """Read `artifact` to its end and judge it. Faults of the artifact become findings, never exceptions."""
     options = options or Options()
     policy()
-    depth = Depth(options.capability, kernels=options.kernels, digest=options.kernels)
+    depth = Depth(options.capability, kernels=options.kernels, digest=options.kernels or bool(options.wheels))
     with _no_collection():
         facts = gather(artifact, depth, jobs=options.jobs, progress=options.progress)
         opinions = cross_check(artifact, facts.libraries, options.cuobjdump) if options.cross_check else []
