@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import jsonschema
 import pytest
 
+from sm121.compile.caching import CacheUse
 from sm121.errors import PackError
 from sm121.findings import Verdict
 from sm121.manifest import Command, Host, Input, Inspection, Manifest, Output, Subject, Tool
@@ -44,6 +45,9 @@ def example() -> Manifest:
         outputs=(Output(NAME, SHA(b"wheel"), 287295854),),
         inspection=Inspection(Verdict.WARN, SHA(b"report")),
         notes=("CUTLASS 4.5.0 from the official wheel; upstream pins 4.4.2: ü",),
+        compiler_cache=CacheUse(
+            "ccache", "redis://cache", read_only=True, hits=3, misses=1, shared_hits=2, failures=0
+        ),
     )
 
 
@@ -73,10 +77,17 @@ def test_it_is_stable_and_loads_back() -> None:
         "patches keep their order"
     )
     assert loaded.libraries[0].path == "vllm/_C.so"
+    assert loaded.compiler_cache == example().compiler_cache
     turned = replace(
         example(), inputs=example().inputs[::-1], tools=example().tools[::-1], libraries=example().libraries[::-1]
     )
     assert turned.to_json() == text
+
+
+def test_a_build_without_a_cache_says_nothing_of_one() -> None:
+    text = replace(example(), compiler_cache=None).to_json()
+    assert b"compiler_cache" not in text
+    assert Manifest.from_json(text, "manifest.json").compiler_cache is None
 
 
 @pytest.mark.parametrize(
@@ -93,6 +104,8 @@ def test_it_is_stable_and_loads_back() -> None:
         (lambda data: data["commands"][0].update(argv="ninja -j 2"), "commands[0].argv"),
         (lambda data: data["libraries"][0].update(origin="found"), "libraries[0].origin"),
         (lambda data: data["inspection"].update(verdict="ok"), "inspection.verdict"),
+        (lambda data: data["compiler_cache"].update(hits=-1), "compiler_cache.hits"),
+        (lambda data: data["compiler_cache"].pop("misses"), "compiler_cache.misses"),
         (lambda data: data.update(outputs=[]), "outputs is empty"),
         (lambda data: data.update(outputs=["wheel"]), "outputs[0]"),
         (lambda data: data.update(version=2), "version 2, wanted 1"),
