@@ -26,7 +26,7 @@ from sm121.resources import HEAVIEST, LIGHT, compile_jobs
 from sm121.target import GB10
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from sm121.pins import Line, Pins, Release
     from sm121.plan.flashinfer_modules import Module, Selection
@@ -91,8 +91,7 @@ def plan_flashinfer(request: Request, pins: Pins, host: Host, patches: tuple[tup
         jobs=jobs.total,
         heavy_jobs=jobs.heavy,
         disk=sum(download.pin.size for download in downloads) * 4 + (8 << 30),
-        memory=sum([peak for peak in peaks[::-1] if peak > HEAVY][: jobs.heavy])
-        + sum([peak for peak in peaks[::-1] if peak <= HEAVY][: max(0, jobs.total - jobs.heavy)]),
+        memory=_memory(peaks, jobs.total, jobs.heavy),
         seconds=max(sum(seconds) / jobs.total, max(seconds, default=0.0)),
         cache=request.cache,
         part=choice.part,
@@ -103,6 +102,13 @@ def plan_flashinfer(request: Request, pins: Pins, host: Host, patches: tuple[tup
         sets=tuple(_sets(version, arch)),
         chosen=selection.name,
     )
+
+
+def _memory(peaks: Sequence[int], jobs: int, heavy_jobs: int) -> int:
+    """The most that compilers take at one time; `peaks` ascend."""
+    heavy = [peak for peak in peaks[::-1] if peak > HEAVY][:heavy_jobs]
+    light = [peak for peak in peaks[::-1] if peak <= HEAVY][: jobs - len(heavy)]
+    return sum(heavy) + sum(light)
 
 
 def _request_problems(request: Request, line: Line, release: Release, host: Host) -> list[str]:
