@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
 from sm121.build_commands import add_plan_options
+from sm121.device import read_device_code
 from sm121.errors import OverlayError, UsageError
 from sm121.finish.library import finish_library
 from sm121.loop.commands import PLAN_DEFAULTS, ready
@@ -100,6 +102,10 @@ def add_overlay_commands(verbs: argparse._SubParsersAction[argparse.ArgumentPars
 def _make(arguments: argparse.Namespace) -> int:
     if bool(arguments.ext) == bool(arguments.library):
         raise UsageError("an overlay is made of --ext or of --library.", do="name one extension or more.")
+    if not arguments.onto.exists():
+        raise UsageError(
+            f"--onto {arguments.onto}: there is no such wheel or environment.", do="name one that exists."
+        )
     base = base_of(arguments.onto, "vllm")
     if arguments.library:
         libraries, notes = _given(arguments.library), ["the libraries were given as files"]
@@ -129,10 +135,12 @@ def _given(words: list[str]) -> dict[str, Path]:
 
 def _linked(arguments: argparse.Namespace, base: Base) -> tuple[dict[str, Path], list[str]]:
     """Make the extensions in the build tree of edited sources, which is kept."""
+    # The plan is that of `sm121 kernels`, whose build folder this is: another one would be configured anew.
+    names, arguments.ext = arguments.ext, []
     build = ready(arguments, dry=False)
     plan = build.plan
     paths = {e.name: e.path for e in plan.extensions if e.origin == "source"}
-    if unknown := [name for name in arguments.ext if name not in paths]:
+    if unknown := [name for name in names if name not in paths]:
         raise UsageError(
             [f"there is no extension {name!r} to compile." for name in unknown],
             do=f"name one of {', '.join(paths)}.",
@@ -145,9 +153,9 @@ def _linked(arguments: argparse.Namespace, base: Base) -> tuple[dict[str, Path],
     with build.work.locked():
         state = edited_state(build, arguments.source, pinned(build))
         tree = open_tree(build, state, EDITED)
-        with build.progress.step(f"link {', '.join(arguments.ext)} from {state.title}"):
-            build.make(tree.prepared, arguments.ext)
-        made = {paths[name]: next(tree.obj.rglob(f"{name}.abi3.so")) for name in arguments.ext}
+        with build.progress.step(f"link {', '.join(names)} from {state.title}"):
+            build.make(tree.prepared, names)
+        made = {paths[name]: next(tree.obj.rglob(f"{name}.abi3.so")) for name in names}
         if arguments.finish:
             made = _finished(build, made)
     return made, [f"compiled from {state.title}", "finished" if arguments.finish else "PTX is left to the driver"]
@@ -158,6 +166,10 @@ def _finished(build: Build, made: Mapping[str, Path]) -> dict[str, Path]:
     folder = build.work.root / "kernels" / "finished"
     found = {}
     for path, file in made.items():
+        found[path] = file
+        with file.open("rb") as opened, mmap(opened.fileno(), 0, access=ACCESS_READ) as buffer:
+            if not read_device_code(buffer).has_device_code:
+                continue
         found[path] = folder / file.name
         finish_library(file, found[path], settings, build.progress)
     return found
