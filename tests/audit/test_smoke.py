@@ -237,7 +237,7 @@ def test_results_as_text_json_and_html() -> None:
     page = smoke_html(result)
     assert "<b>&!" not in page
     assert "&lt;b&gt;" in page
-    assert page.count("<tr>") == len(result.arms[0].findings) + 1
+    assert page.count("<tr>") == len(result.arms[0].findings) + 1 + len(result.arms) + 1
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rich.markup import escape
 
 from sm121.audit.explain_report import STYLES, finding_json, findings_text
+from sm121.audit.smoke.steps import Rates
 from sm121.findings import Verdict
 from sm121.progress import duration
 
@@ -26,10 +27,39 @@ def smoke_text(result: SmokeResult, console: Console, *, everything: bool = Fals
         findings_text(arm.findings, console, least=Verdict.PASS if everything else Verdict.INFO)
         console.print(f"  verdict: [{STYLES[arm.verdict]}]{arm.verdict}[/]\n")
     findings_text(result.left_out, console, least=Verdict.INFO)
-    chosen = result.adopted or "nothing"
+    if len(result.arms) > 1:
+        for cells in comparison(result):
+            console.print(
+                "  ".join(f"{cell:<{width}}" for cell, width in zip(cells, _WIDTHS, strict=True)), markup=False
+            )
+    best = _adopted(result)
+    chosen = "nothing" if best is None else f"{best.rung.name}, {best.where}" if best.where else best.rung.name
     console.print(
         f"adopted: {chosen} ({result.why}), after {duration(result.seconds)}", markup=False, soft_wrap=True
     )
+
+
+_WIDTHS = (12, 8, 12, 16, 16, 16, 9)
+
+
+def comparison(result: SmokeResult) -> list[tuple[str, ...]]:
+    """The arms side by side: a head, then one row each; what is not known is a dash."""
+
+    def cell(value: float | None, unit: str, digits: int = 1) -> str:
+        return "-" if value is None else f"{value:.{digits}f} {unit}"
+
+    rows: list[tuple[str, ...]] = [("rung", "verdict", "first token", "prefill", "decode", "under load", "start")]
+    for arm in result.arms:
+        rates, load = arm.rates or Rates(None, None, None, 0), arm.soak
+        rows.append((
+            arm.rung.name, str(arm.verdict), cell(rates.first_token, "s", 2), cell(rates.prefill, "tokens/s"),
+            cell(rates.decode, "tokens/s"), cell(load.rate if load else None, "tokens/s"), cell(arm.started, "s"),
+        ))  # fmt: skip
+    return rows
+
+
+def _adopted(result: SmokeResult) -> Arm | None:
+    return next((arm for arm in result.arms if arm.rung.name == result.adopted), None)
 
 
 def smoke_json(result: SmokeResult) -> dict[str, Any]:
@@ -84,7 +114,8 @@ table {{ border-collapse: collapse; width: 100%; margin: 0.5rem 0 2rem; }}
 td, th {{ border-bottom: 1px solid #d0d7de; padding: 0.3rem 0.6rem; text-align: left; vertical-align: top; }}
 </style></head><body>
 <h1>Validation: <span style="color:{colour}">{verdict}</span></h1>
-<p>Adopted: <b>{adopted}</b> ({why}). It took {seconds}.</p>
+<p>Adopted: <b>{adopted}</b> {where} ({why}). It took {seconds}.</p>
+<table>{table}</table>
 {arms}
 </body></html>
 """
@@ -92,7 +123,12 @@ td, th {{ border-bottom: 1px solid #d0d7de; padding: 0.3rem 0.6rem; text-align: 
 
 def smoke_html(result: SmokeResult) -> str:
     """The validation as one page without anything outside it."""
+    head, *rows = comparison(result)
+    lines = [f"<tr>{''.join(f'<th>{html(cell)}</th>' for cell in head)}</tr>"]
+    lines += [f"<tr>{''.join(f'<td>{html(cell)}</td>' for cell in row)}</tr>" for row in rows]
+    arm = _adopted(result)
     return _PAGE.format(
+        where=html(arm.where if arm else ""), table="\n".join(lines),
         colour=_COLOURS[result.verdict], verdict=result.verdict, adopted=html(result.adopted or "nothing"),
         why=html(result.why), seconds=duration(result.seconds), arms="\n".join(_arm_html(arm) for arm in result.arms),
     )  # fmt: skip
@@ -105,5 +141,5 @@ def _arm_html(arm: Arm) -> str:
         for item in sorted(arm.findings, key=lambda item: -item.verdict.rank)
     )
     title = f'{html(arm.rung.name)}: <span style="color:{_COLOURS[arm.verdict]}">{arm.verdict}</span>'
-    about = html(f"{arm.rung.url}, vLLM {arm.version or '?'}, {arm.model or 'no model'}")
+    about = html(f"{arm.where or arm.rung.url}, vLLM {arm.version or '?'}, {arm.model or 'no model'}")
     return f"<h2>{title}</h2><p>{about}</p><table><tr><th></th><th>check</th><th>finding</th></tr>{rows}</table>"
