@@ -64,7 +64,7 @@ class Plan:
     jobs = 1
 
     def step(self, name: str) -> Step:
-        inputs = {
+        inputs: dict[str, dict[str, Any]] = {
             "source": {"patches": []},
             "libraries": {"targets": ["C"], "host compiler": "gcc", "python": "3"},
         }
