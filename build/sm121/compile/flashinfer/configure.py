@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -50,8 +49,9 @@ def generate(tree: Path, modules: Modules, python: str, log: Path) -> None:
     Raises CompileError if its scripts fail, or if they make other modules or sources than were planned.
     """
     out = tree / "obj"
-    for name in ("modules", "generated"):
-        _drop_build_files(out / name)
+    # Generated sources stay: upstream writes those that differ, so that only what changed is compiled.
+    for file in (out / "modules").glob("*/build.ninja"):
+        file.unlink()
     request = {
         "wheel": str(tree / "source"), "python": str(tree / "tools" / "python"),
         "tvm_ffi": str(tree / "tvm-ffi" / "tvm_ffi"), "cuda_home": str(tree / "cuda"),
@@ -69,15 +69,6 @@ def generate(tree: Path, modules: Modules, python: str, log: Path) -> None:
         ) from error
     log.write_text(done.stdout + done.stderr)
     _compare(json.loads((out / "modules.json").read_text()), modules)
-
-
-def _drop_build_files(folder: Path) -> None:
-    """What an earlier run generated; objects stay."""
-    if folder.name == "generated":
-        shutil.rmtree(folder, ignore_errors=True)
-        return
-    for file in folder.glob("*/build.ninja"):
-        file.unlink()
 
 
 def _compare(written: Mapping[str, Any], modules: Modules) -> None:
