@@ -230,3 +230,29 @@ def test_json_is_plain_and_complete() -> None:
     plain = json.loads(json.dumps(explain_json(run())))
     assert plain["version"] == 1
     assert {row["layer"] for row in plain["layers"]} == {"dense", "experts", "attention"}
+
+
+def test_what_is_taken_under_a_condition_only_is_no_warning_yet() -> None:
+    marlin = ("MarlinNvFp4LinearKernel",)
+    certain = {item.check: item for item in advise(Situation(read(), "0.33.0", selected=marlin))}
+    possible = {item.check: item for item in advise(Situation(read(), "0.33.0", possible=marlin))}
+    assert certain["advice.native-fp4-not-used"].verdict is Verdict.WARN
+    assert possible["advice.native-fp4-not-used"].verdict is Verdict.INFO
+    assert "under the conditions" in possible["advice.native-fp4-not-used"].got
+
+
+def test_the_remedy_fits_why_nothing_was_looked_into() -> None:
+    explanation = run(supplies=Supplies(remedy="Leave --no-inspect out."), answers=NVCC)
+    unknown = [item for item in explanation.findings if "no library was looked into" in item.got]
+    assert unknown
+    assert {item.advice for item in unknown} == {"Leave --no-inspect out."}
+
+
+def test_headings_say_each_thing_once() -> None:
+    out = StringIO()
+    explain_text(run(answers=NVCC), Console(file=out, width=200))
+    headings = [
+        line for line in out.getvalue().splitlines() if line.startswith(("attention", "dense", "experts"))
+    ]
+    assert any(line.startswith("attention  vllm.") for line in headings)
+    assert "attention attention" not in out.getvalue()

@@ -32,6 +32,8 @@ class Situation:
     linear_backend: str = "auto"
     speculative: str = ""
     selected: tuple[str, ...] = ()
+    possible: tuple[str, ...] = ()
+    """What is selected under some condition only."""
 
     @property
     def schemes(self) -> list[Scheme]:
@@ -50,14 +52,23 @@ def _data() -> dict[str, Any]:
 
 def advise(situation: Situation) -> list[Finding]:
     """All rules that match."""
-    return [
-        Finding(
-            row["check"], _subject(situation), Verdict(row["verdict"]), row["got"],
-            advice=row["advice"], source=f"{row['source']} ({row['date']})",
-        )
-        for row in _data()["advice"]
-        if _matches(row["when"], situation)
-    ]  # fmt: skip
+    return [_finding(row, situation) for row in _data()["advice"] if _matches(row["when"], situation)]
+
+
+def _finding(row: Mapping[str, Any], situation: Situation) -> Finding:
+    """A rule as a finding; what rests on a selection that is only possible is no warning yet."""
+    verdict, got = Verdict(row["verdict"]), row["got"]
+    wanted = row["when"].get("selected")
+    if wanted and not any(re.search(wanted, name) for name in situation.selected):
+        verdict, got = Verdict.INFO, f"under the conditions named with it, {got}"
+    return Finding(
+        row["check"],
+        _subject(situation),
+        verdict,
+        got,
+        advice=row["advice"],
+        source=f"{row['source']} ({row['date']})",
+    )
 
 
 def _subject(situation: Situation) -> str:
@@ -76,7 +87,7 @@ def _holds(key: str, value: Any, situation: Situation) -> bool:  # noqa: PLR0911
         case "linear_backend":
             return situation.linear_backend in value
         case "selected":
-            return any(re.search(value, name) for name in situation.selected)
+            return any(re.search(value, name) for name in (*situation.selected, *situation.possible))
         case "weights":
             return any(scheme.weights == value for scheme in schemes)
         case "weight_only":

@@ -105,16 +105,10 @@ def explain(checkpoint: Checkpoint, tree: SourceTree, supplies: Supplies, reques
     """Say which backends would be taken on the chip, why, and what will break. Nothing is run or imported."""
     facts = request.facts(checkpoint, supplies)
     parts = tuple(_parts(checkpoint, tree, facts, supplies, request))
-    selected = tuple(
-        name
-        for part in parts
-        for choice in part.selection.choices
-        for name in (choice.backend, choice.kernel)
-        if name
-    )
+    selected, possible = _taken(parts, certain=True), _taken(parts, certain=False)
     situation = Situation(
         checkpoint, tree.version, _spelled(request.moe_backend), _spelled(request.linear_backend),
-        request.speculative, selected,
+        request.speculative, selected, possible,
     )  # fmt: skip
     findings = [
         *(Finding("explain.checkpoint", checkpoint.name, Verdict.WARN, text) for text in checkpoint.problems),
@@ -123,6 +117,17 @@ def explain(checkpoint: Checkpoint, tree: SourceTree, supplies: Supplies, reques
         *judge_variables(request.environment, read_variables(tree), tree.version),
     ]
     return Explanation(checkpoint, ", ".join(tree.names), tree.version, request, parts, tuple(findings))
+
+
+def _taken(parts: tuple[Part, ...], *, certain: bool) -> tuple[str, ...]:
+    """Backends and kernel classes that are taken in any case, or under a condition only."""
+    return tuple(
+        name
+        for part in parts
+        for choice in part.selection.choices
+        for name in (choice.backend, choice.kernel)
+        if name and choice.certain is certain
+    )
 
 
 def _parts(
