@@ -15,8 +15,9 @@ from sm121.device import read_device_code
 from sm121.errors import OverlayError, UsageError
 from sm121.finish.library import finish_library
 from sm121.loop.commands import PLAN_DEFAULTS, ready
+from sm121.loop.session import Session
 from sm121.loop.states import edited_state
-from sm121.loop.trees import EDITED, open_tree, pinned
+from sm121.loop.trees import pinned
 from sm121.overlay.apply import State, apply, remove, status
 from sm121.overlay.make import Base, base_of, make_overlay
 from sm121.progress import size
@@ -51,7 +52,11 @@ def add_overlay_commands(verbs: argparse._SubParsersAction[argparse.ArgumentPars
         "make", help="link extensions and make an overlay of them", description="Makes an overlay."
     )
     make.add_argument(
-        "--ext", metavar="NAME", action="append", default=[], help="extension to link; may be repeated"
+        "--ext",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="extension to link; may be repeated (default: those that the edits reach)",
     )
     make.add_argument(
         "--library", metavar="PATH=FILE", action="append", default=[],
@@ -100,8 +105,8 @@ def add_overlay_commands(verbs: argparse._SubParsersAction[argparse.ArgumentPars
 
 
 def _make(arguments: argparse.Namespace) -> int:
-    if bool(arguments.ext) == bool(arguments.library):
-        raise UsageError("an overlay is made of --ext or of --library.", do="name one extension or more.")
+    if arguments.ext and arguments.library:
+        raise UsageError("an overlay is made of --ext or of --library.", do="leave one of them out.")
     if not arguments.onto.exists():
         raise UsageError(
             f"--onto {arguments.onto}: there is no such wheel or environment.", do="name one that exists."
@@ -151,14 +156,27 @@ def _linked(arguments: argparse.Namespace, base: Base) -> tuple[dict[str, Path],
             do="name the same version with --vllm.",
         )
     with build.work.locked():
-        state = edited_state(build, arguments.source, pinned(build))
-        tree = open_tree(build, state, EDITED)
+        base_state = pinned(build)
+        state = edited_state(build, arguments.source, base_state)
+        session = Session(build, state, base_state)
+        names = names or _affected(session)
+        tree = session.tree
         with build.progress.step(f"link {', '.join(names)} from {state.title}"):
             build.make(tree.prepared, names)
         made = {paths[name]: next(tree.obj.rglob(f"{name}.abi3.so")) for name in names}
         if arguments.finish:
             made = _finished(build, made)
     return made, [f"compiled from {state.title}", "finished" if arguments.finish else "PTX is left to the driver"]
+
+
+def _affected(session: Session) -> list[str]:
+    """The extensions that the edits reach."""
+    found = sorted({chosen.unit.extension for chosen in session.by_edits(session.pinned)})
+    if not found:
+        raise OverlayError(
+            f"no extension differs from the release in {session.state.title}.", do="edit, or name one with --ext."
+        )
+    return found
 
 
 def _finished(build: Build, made: Mapping[str, Path]) -> dict[str, Path]:

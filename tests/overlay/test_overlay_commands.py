@@ -60,7 +60,6 @@ def test_what_is_refused_has_a_status_of_its_own(tmp_path: Path, capsys: pytest.
     said(capsys, "remove", env, status=OverlayError.exit_code)
     said(capsys, "apply", tmp_path, env, status=OverlayError.exit_code)
     said(capsys, "make", "--library", library, "--onto", tmp_path, status=OverlayError.exit_code)
-    said(capsys, "make", "--onto", env, status=UsageError.exit_code)
     said(capsys, "make", "--library", library, "--ext", "spinloop", "--onto", env, status=UsageError.exit_code)
     said(
         capsys,
