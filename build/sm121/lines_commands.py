@@ -63,6 +63,9 @@ def add_lines_command(verbs: argparse._SubParsersAction[argparse.ArgumentParser]
         default=_machine(),
         help="CPU that compiles (default: this machine's)",
     )
+    verb.add_argument(
+        "--buildable", action="store_true", help="only lines that build here with nothing brought: a CI's matrix"
+    )
     verb.add_argument("--pins", metavar="DIR", type=Path, default=ROOT / "pins", help="folder of the pins")
     verb.add_argument("-v", "--verbose", action="store_true", help="every group of sources with its targets")
     verb.add_argument(
@@ -86,7 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
         for view in line_views(
             loaded, vllm=arguments.vllm, cpu=arguments.cpu, host=arguments.host, installed=installed
         )
-        if not wanted or view.name in wanted
+        if (not wanted or view.name in wanted) and (not arguments.buildable or view.unaided)
     ]
     version = loaded.vllm(arguments.vllm).version
     if arguments.json:

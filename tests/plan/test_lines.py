@@ -154,3 +154,8 @@ def test_a_target_that_is_lost_is_no_pass() -> None:
     assert lines._best(["sm_120a", "sm_120f"]) is LoadsAs.FAMILY
     assert lines._worst([]) is LoadsAs.NO
     assert ArchSpec.from_sm("sm_120f").sm == "sm_120f"
+
+
+def test_buildable_lines_need_nothing_brought() -> None:
+    views = line_views(PINS, host="x86_64", installed={})
+    assert [view.name for view in views if view.unaided] == ["cu130", "cu135"]

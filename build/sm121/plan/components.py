@@ -43,6 +43,8 @@ class Costs:
     measured: str
     seconds: Mapping[str, float]
     peak: Mapping[str, int]
+    finishing: Mapping[str, float]
+    """CPU seconds of ptxas by extension."""
 
 
 HEAVY = 3 << 30
@@ -78,12 +80,13 @@ def costs(version: str) -> Costs:
     """Measured costs of the nearest version in the data; empty mappings if there are none."""
     table = _load("costs.toml").get(version)
     if table is None:
-        return Costs(measured="not measured", seconds={}, peak={})
+        return Costs(measured="not measured", seconds={}, peak={}, finishing={})
     objects: dict[str, list[float]] = table["objects"]
     return Costs(
         measured=table["measured"],
         seconds={name: seconds for name, (seconds, _gib) in objects.items()},
         peak={name: int(gib * (1 << 30)) for name, (_seconds, gib) in objects.items()},
+        finishing={name: value for name, value in table["finishing"].items() if name != "measured"},
     )
 
 

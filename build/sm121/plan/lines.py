@@ -112,6 +112,11 @@ class LineView:
         """The worst of what is compiled."""
         return _worst(extension.loads_as for extension in self.extensions if extension.loads_as)
 
+    @property
+    def unaided(self) -> bool:
+        """Whether it builds with nothing brought: compiler and torch come by hash."""
+        return any(each.kind == "wheels" and each.possible for each in self.toolchains)
+
 
 def line_views(
     pins: Pins, *, vllm: str = "", cpu: Cpu = "aarch64", host: Cpu, installed: Mapping[str, CudaVersion | None]

@@ -197,6 +197,8 @@ class Plan:
     """Bytes that the compilers may take at one time."""
     seconds: float
     """Expected wall time of compiling without a cache, from measured costs."""
+    finishing: float = 0.0
+    """Expected wall time of finishing without what ptxas made before, from measured costs."""
     cache: str = "ccache"
     part: str = ""
     """What the wheel's version says about a part: `partial`, or the name of a set of modules; "" for the whole."""

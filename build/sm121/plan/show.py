@@ -68,7 +68,8 @@ def plan_json(plan: Plan) -> dict[str, Any]:
         ],
         "needs": {
             "jobs": plan.jobs, "heavy_jobs": plan.heavy_jobs, "disk": plan.disk, "memory": plan.memory,
-            "seconds": round(plan.seconds), "download": sum(d.pin.size for d in plan.downloads),
+            "seconds": round(plan.seconds), "finishing": round(plan.finishing),
+            "download": sum(d.pin.size for d in plan.downloads),
         },
         "cache": plan.cache,
         **_modules_json(plan),
@@ -109,7 +110,8 @@ def show_plan(plan: Plan, console: Console) -> None:
         "CUTLASS": plan.cutlass,
         "jobs": f"{plan.jobs}, of them at most {plan.heavy_jobs} with a heavy file; cache: {plan.cache}",
         "needs": f"{size(sum(d.pin.size for d in plan.downloads))} of downloads, {size(plan.disk)} of disk, "
-        f"{size(plan.memory)} of memory, about {duration(plan.seconds)} of compiling without a cache",
+        f"{size(plan.memory)} of memory, about {duration(plan.seconds)} of compiling"
+        f"{f' and {duration(plan.finishing)} of finishing' if plan.finishing else ''} without a cache",
     }  # fmt: skip
     grid = Table.grid(padding=(0, 2))
     for name, value in facts.items():

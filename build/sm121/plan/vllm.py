@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from sm121.arch_lists import Targets
     from sm121.pins import Line, Pins, Release
-    from sm121.plan.components import Component
+    from sm121.plan.components import Component, Costs
     from sm121.plan.model import Cpu, Host, Origin, Request
 
 _PYTHONS = {"0.33.0": ("3.11", "3.14"), "0.26.0": ("3.10", "3.14")}
@@ -95,6 +95,7 @@ def plan_vllm(request: Request, pins: Pins, host: Host, patches: tuple[tuple[str
         disk=sum(download.pin.size for download in downloads) * 4 + (4 << 30),
         memory=_memory(peaks, jobs.total, jobs.heavy),
         seconds=max(sum(seconds.values()) / jobs.total, max(seconds.values(), default=0.0)),
+        finishing=_finishing(measured, extensions, jobs.total) if request.finish else 0.0,
         cache=request.cache,
         part=choice.part,
         brought=brought(request, line, release, host.cpu),
@@ -104,6 +105,11 @@ def plan_vllm(request: Request, pins: Pins, host: Host, patches: tuple[tuple[str
         cutlass_home=request.cutlass_home,
         trees=trees,
     )
+
+
+def _finishing(measured: Costs, extensions: tuple[Extension, ...], jobs: int) -> float:
+    there = {extension.name for extension in extensions if extension.origin != "left out"}
+    return sum(seconds for name, seconds in measured.finishing.items() if name in there) / jobs
 
 
 def _request_problems(
