@@ -85,41 +85,63 @@ def _with_ccache(
 def _with_sccache(
     run: Run, cache: CompilerCache, program: Path, env: dict[str, str], record: Path, *, lost: bool
 ) -> Iterator[dict[str, str]]:
-    used = CompilerCache(cache.program, read_only=cache.read_only) if lost else cache
-    folder, place = _folder(run, used), _socket(run)
+    local = CompilerCache(cache.program, read_only=cache.read_only)
+    place = _socket(run)
+    try:
+        server = None if lost else _served(run, cache, program, env)
+        if server is None and cache.shared:
+            lost = True
+            server = _served(run, local, program, env)
+        if server is None:
+            raise CompileError(
+                "sccache's server does not start.", do="build with another --cache; the log is above."
+            )
+        try:
+            yield env
+            if server.ended is None:
+                said = process.run([program, "--show-stats", "--stats-format", "json"], env=env, check=False)
+                _keep(run, sccache_use(cache, said.stdout, local.name if lost else ""), record, lost=lost)
+            else:
+                run.progress.say("warning: sccache's server has ended early.", style="yellow")
+        finally:
+            server.stop()
+    finally:
+        place.unlink(missing_ok=True)
+        with suppress(OSError):
+            place.parent.rmdir()
+
+
+def _served(run: Run, cache: CompilerCache, program: Path, env: dict[str, str]) -> process.Running | None:
+    """sccache's server for `cache`, once it listens; None, and the reason is said, if it does not start."""
+    folder, place = _folder(run, cache), _socket(run)
     place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     folder.mkdir(parents=True, exist_ok=True)
     place.unlink(missing_ok=True)
     settings = {
         "SCCACHE_START_SERVER": "1", "SCCACHE_NO_DAEMON": "1", "SCCACHE_IDLE_TIMEOUT": "0",
         "SCCACHE_SERVER_UDS": str(place), "SCCACHE_CONF": os.devnull, "SCCACHE_LOG": "error",
-        **sccache_environment(used, folder, os.environ),
+        **sccache_environment(cache, folder, os.environ),
     }  # fmt: skip
     log = run.work.log("sccache")
     server = process.start([program], log=log, env={**env, **settings}, cwd=run.work.root, grace=10)
+    ends = time.monotonic() + _START
     try:
-        ends = time.monotonic() + _START
-        while not _listens(place):
-            if server.ended is not None or time.monotonic() > ends:
-                raise CompileError(
-                    [
-                        f"sccache's server for {used.name} did not start; its log is {log}.",
-                        *(f"    {line}" for line in log.read_text(errors="replace").splitlines()[-8:]),
-                    ],
-                    do="check region, endpoint, bucket and keys, or build with another --cache.",
-                )
+        while server.ended is None and time.monotonic() < ends:
+            if _listens(place):
+                return server
             time.sleep(0.1)
-        yield env
-        if server.ended is None:
-            said = process.run([program, "--show-stats", "--stats-format", "json"], env=env, check=False)
-            _keep(run, sccache_use(cache, said.stdout, used.name if lost else ""), record, lost=lost)
-        else:
-            run.progress.say(f"warning: sccache's server has ended early; its log is {log}.", style="yellow")
-    finally:
+    except BaseException:
         server.stop()
-        place.unlink(missing_ok=True)
-        with suppress(OSError):
-            place.parent.rmdir()
+        raise
+    server.stop()
+    said = [line.strip() for line in log.read_text(errors="replace").splitlines()[1:] if line.strip()]
+    reason = next((line for line in said if "rror" in line or "denied" in line), " ".join(said[:1]) or "no word")
+    run.progress.say(
+        f"warning: sccache's server for {cache.name} did not start ({reason[:200]}); the build goes on without it, slower. "
+        f"Check region, endpoint, bucket and keys; its log is {log}.",
+        style="yellow",
+    )
+    return None
 
 
 def cache_notes(run: Run) -> tuple[str, ...]:
