@@ -182,8 +182,14 @@ def test_patches_are_compared_and_searched(place: Place) -> None:
     found = place.run("bisect patches", UNIT, "--kernel", "rotary_embedding_kernel")
     assert found["first_bad"] == names[1]
     assert {row["title"]: row["good"] for row in found["tested"]}[names[0]]
-    (unit,) = place.run("kernels", "--patch", names[1])["units"]
-    assert unit["path"] == UNIT
-    assert not unit["same"]
-    (unit,) = place.run("kernels", "--patch", names[2])["units"]
-    assert unit["same"]
+    (second,) = place.run("kernels", "--patch", names[1])["units"]
+    assert second["path"] == UNIT
+    assert not second["same"]
+    (third,) = place.run("kernels", "--patch", names[2])["units"]
+    assert third["same"]
+
+    objects = [second["before"], second["object"], third["object"]]
+    place.capsys.readouterr()
+    assert run(["bisect", "artifacts", *objects, "--kernel", "rotary_embedding_kernel", "--json", "-q"]) == 0
+    assert json.loads(place.capsys.readouterr().out)["first_bad"] == second["object"]
+    assert run(["bisect", "artifacts", *objects, "--question", "lost", "-q"]) == 1
