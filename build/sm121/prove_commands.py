@@ -134,7 +134,8 @@ def _show(proof: Proof, *, as_json: bool) -> None:
     console.print(
         f"{proof.prebuilt} of {proof.modules} modules are reported as compiled ahead of time, {proof.opened} open"
     )
-    console.print(f"{proof.served} of {proof.calls} calls that 12.1 makes find their module compiled")
+    if proof.calls:
+        console.print(f"{proof.served} of {proof.calls} calls that 12.1 makes find their module compiled")
     console.print(
         f"with torch {proof.torch}, compiling forbidden, {'with' if proof.gpu else 'without'} a GPU", markup=False
     )

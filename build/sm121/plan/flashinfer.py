@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from sm121.plan.model import Host, Request
     from sm121.values import ArchSpec
 
-_FP4 = "fp4_quantization_120f"
+_ANSWERED = "arch-list.fp4"
+"""The finding that a list of 12.1a alone lacks fp4_quantization_120f: sets hold it, and own lists are judged by it."""
 
 
 def plan_flashinfer(request: Request, pins: Pins, host: Host, patches: tuple[tuple[str, str], ...] = ()) -> Plan:
@@ -87,7 +88,12 @@ def plan_flashinfer(request: Request, pins: Pins, host: Host, patches: tuple[tup
         extensions=tuple(_extension(module, selection, package) for module in selection.modules),
         downloads=downloads,
         steps=flashinfer_steps(choice, patches),
-        findings=(*_told(findings, selection), *_gaps(version, selection), _measured(), *jobs.findings),
+        findings=(
+            *(f for f in findings if f.check != _ANSWERED),
+            *_gaps(version, selection),
+            _measured(),
+            *jobs.findings,
+        ),
         jobs=jobs.total,
         heavy_jobs=jobs.heavy,
         disk=sum(download.pin.size for download in downloads) * 4 + (8 << 30),
@@ -136,12 +142,6 @@ def _extension(module: Module, selection: Selection, package: str) -> Extension:
         name=module.name, path=f"{package}/jit_cache/{module.name}/{module.name}.so", origin="source",
         reason=selection.reasons[module.name], images=images,
     )  # fmt: skip
-
-
-def _told(findings: Iterable[Finding], selection: Selection) -> list[Finding]:
-    """The findings on the list, without the one that the build answers."""
-    names = {module.name for module in selection.modules}
-    return [finding for finding in findings if not (finding.check == "arch-list.fp4" and _FP4 in names)]
 
 
 def _gaps(version: str, selection: Selection) -> list[Finding]:
