@@ -361,3 +361,20 @@ def test_which_image_of_a_layout_is_meant(made: PublishedImage) -> None:
     named = Named.parse(f"oci:{made.layout}:{made.record.name}")
     assert named.name == made.record.name
     assert record_of(place, made.record.digest) == made.record
+
+
+def test_a_file_that_two_own_and_nothing_uses_has_one_owner(world: World) -> None:
+    """build_backend.py of flashinfer-python and torch-c-dlpack-ext: the last one's is there, as after an installation."""
+    wheels = [
+        wheel_file(world.root / "shared", name, "1.0", {f"{name}.py": b"", "build_backend.py": name.encode()})
+        for name in ("first", "second")
+    ]
+    lock = lock_file(world.root / "shared.lock", wheels)
+    made = make(world, lock=lock, mirror=world.root / "shared")
+    with open_artifact(made.layout) as image:
+        members = {member.path: member for member in image.members()}
+        site = "opt/sm121/lib/python3.12/site-packages"
+        assert members[f"{site}/build_backend.py"].read() == b"second"
+        assert b"build_backend" not in members[f"{site}/first-1.0.dist-info/RECORD"].read()
+        assert b"build_backend" in members[f"{site}/second-1.0.dist-info/RECORD"].read()
+    assert made.record.verdict in {Verdict.PASS, Verdict.INFO}

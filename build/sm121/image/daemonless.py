@@ -27,7 +27,7 @@ from sm121.image.documents import OCI_CONFIG, Document, LayerDone, canonical, im
 from sm121.image.frame import FOLDER, frame, run_options
 from sm121.image.labels import stamp_labels
 from sm121.image.layer import LEVELS, Compression, write_layer
-from sm121.image.placing import Prefix, collisions, described, measure, misrecorded, place
+from sm121.image.placing import Prefix, collisions, described, harmless, measure, misrecorded, place
 from sm121.image.record import BuiltWheel, Package
 from sm121.image.runtime_set import RuntimeSet, wheels_of
 from sm121.manifest import Manifest
@@ -227,7 +227,14 @@ def _placed(
             progress.say(
                 f"note: the RECORD of {wheel.name} is wrong about {wrong[0]}{more}; the image's will be right."
             )
-    return [place(wheel, prefix, measured=each) for wheel, each in zip(opened, measured, strict=True)]
+    shared = harmless(prefix)
+    placed, owned = [], set[str]()
+    for wheel, digests in reversed([*zip(opened, measured, strict=True)]):
+        # Of files that are known to be harmless the last wheel has the only one, as after an installation.
+        one = place(wheel, prefix, measured={path: each for path, each in digests.items() if path not in owned})
+        owned |= {path for path in digests if f"{prefix.site}/{path}" in shared}
+        placed.append(one)
+    return placed[::-1]
 
 
 def _measured(folder: Path, wheel: Wheel) -> dict[str, Sha256]:

@@ -127,19 +127,21 @@ def misrecorded(wheel: Wheel, measured: Mapping[str, Sha256]) -> list[str]:
     return [path for path, digest in rows.items() if said.get(path, digest) != digest]
 
 
+def harmless(prefix: Prefix) -> frozenset[str]:
+    """Paths in the image of files that several distributions own and that nothing uses there."""
+    mild = {Verdict.PASS, Verdict.INFO}
+    return frozenset(f"{prefix.site}/{each.path}" for each in known().collisions if each.verdict in mild)
+
+
 def collisions(placed: Iterable[Placed], prefix: Prefix) -> list[str]:
     """Paths that two wheels want to fill with different bytes, as sentences; those known to be harmless left out."""
-    harmless = {
-        f"{prefix.site}/{each.path}"
-        for each in known().collisions
-        if each.verdict in {Verdict.PASS, Verdict.INFO}
-    }
+    passed = harmless(prefix)
     owners: dict[str, tuple[str, Sha256 | None]] = {}
     faults = []
     for wheel in placed:
         for entry in wheel.entries:
             owner, digest = owners.setdefault(entry.path, (wheel.name, entry.sha256))
-            if digest != entry.sha256 and entry.path not in harmless:
+            if digest != entry.sha256 and entry.path not in passed:
                 faults.append(f"{entry.path} is of {owner} and of {wheel.name}, with different bytes.")
     return faults
 
