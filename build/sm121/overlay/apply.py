@@ -19,14 +19,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from packaging.version import Version
-
 from sm121.errors import LockedError, OverlayError, PackError
 from sm121.overlay.installed import KEPT, Installed, find_installed
 from sm121.overlay.model import DOCUMENT, FILES, Overlay, read_overlay
+from sm121.overlay.texts import has_ledger, overlaid_texts
 from sm121.pack.ledger import LEDGER_NAME
 from sm121.pack.platform_tag import elf_machine
-from sm121.pack.version_module import restamped_version_module
 from sm121.sources.disk import completed_file, sync_folder, writing
 from sm121.values import Sha256
 
@@ -146,7 +144,7 @@ def _fitting(overlay: Overlay, installed: Installed) -> dict[str, bytes]:
     if installed.commit != overlay.commit:
         problems.append(f"commit {overlay.commit} was wanted, found {installed.commit or 'none'}.")
     info = installed.info
-    texts = [installed.module, f"{info}/METADATA", *([f"{info}/{LEDGER_NAME}"] if _has_ledger(installed) else [])]
+    texts = [installed.module, f"{info}/METADATA", *([f"{info}/{LEDGER_NAME}"] if has_ledger(installed) else [])]
     for path in [*(piece.path for piece in overlay.pieces), *texts]:
         file = installed.site / path
         if path not in installed.rows:
@@ -162,52 +160,9 @@ def _fitting(overlay: Overlay, installed: Installed) -> dict[str, bytes]:
             problems, do=f"make the overlay for what is installed: `sm121 overlay make --onto {installed.site}`."
         )
     try:
-        return _texts(overlay, installed)
+        return overlaid_texts(overlay, installed)
     except PackError as error:
         raise OverlayError(error.problems, do=error.do) from error
-
-
-def _texts(overlay: Overlay, installed: Installed) -> dict[str, bytes]:
-    site, info, was, becomes = (
-        installed.site,
-        installed.info,
-        Version(installed.version),
-        Version(overlay.stamped),
-    )
-    module = restamped_version_module((site / installed.module).read_bytes(), was, becomes, installed.module)
-    made = {
-        installed.module: module,
-        f"{info}/METADATA": _metadata((site / info / "METADATA").read_bytes(), overlay),
-    }
-    if _has_ledger(installed):
-        made[f"{info}/{LEDGER_NAME}"] = _ledger((site / info / LEDGER_NAME).read_bytes(), overlay)
-    return made
-
-
-def _metadata(data: bytes, overlay: Overlay) -> bytes:
-    head, blank, body = data.partition(b"\n\n")
-    lines = head.split(b"\n")
-    places = [number for number, line in enumerate(lines) if line.lower().startswith(b"version:")]
-    if len(places) != 1:
-        raise PackError(f"METADATA should have one Version line, found {len(places)}.")
-    end = b"\r" if lines[places[0]].endswith(b"\r") else b""
-    lines[places[0]] = f"Version: {overlay.stamped}".encode() + end
-    return b"\n".join(lines) + blank + body
-
-
-def _ledger(data: bytes, overlay: Overlay) -> bytes:
-    """The wheel's ledger with the libraries that are there now, and what they are."""
-    try:
-        content = json.loads(data)
-        brought = {piece.path: piece for piece in overlay.pieces}
-        for library in content["libraries"]:
-            if piece := brought.get(library["path"]):
-                library.update(origin="overlay", sha256=piece.sha256.hex, size=piece.size)
-        content["wheel_version"] = overlay.stamped
-        content["overlay"] = overlay.to_data()
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise PackError(f"{LEDGER_NAME} cannot be read: {error!r}.") from error
-    return (json.dumps(content, indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode()
 
 
 def _prepare(installed: Installed, overlay: Overlay, folder: Path, texts: Mapping[str, bytes]) -> None:
@@ -350,10 +305,6 @@ def _moved(path: str, info: str, becomes: str) -> str:
 def _info(installed: Installed, overlay: Overlay) -> str:
     name = installed.info.removesuffix(".dist-info").rpartition("-")[0]
     return f"{name}-{overlay.stamped}.dist-info"
-
-
-def _has_ledger(installed: Installed) -> bool:
-    return f"{installed.info}/{LEDGER_NAME}" in installed.rows
 
 
 def _machine(file: Path) -> str:
