@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -13,10 +12,17 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from sm121 import errors, pins
+from sm121.cache_options import (
+    add_cache_options,
+    add_shard_option,
+    compiler_cache,
+    folder_of,
+    say_what_was_missing,
+    told,
+)  # fmt: skip
 from sm121.documents import STANDARD_OUTPUT, write_document
 from sm121.errors import UsageError, exit_codes
 from sm121.local import local_cutlass, local_torch
-from sm121.plan.cache import CacheProgram, CompilerCache
 from sm121.plan.flashinfer import plan_flashinfer
 from sm121.plan.model import Request
 from sm121.plan.sharding import Shard
@@ -27,7 +33,6 @@ from sm121.progress import Progress
 from sm121.sources.external import External, require_reachable
 from sm121.sources.patches import planned_patches
 from sm121.steps import Build, Context
-from sm121.steps.caching import read_use
 from sm121.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -36,7 +41,6 @@ if TYPE_CHECKING:
     from sm121.pack.publish import Published
     from sm121.pins import Pins
     from sm121.plan.model import Host, Plan
-    from sm121.steps.sharding import Share
 
 ROOT = Path(__file__).resolve().parents[2]
 """The repository, when sm121 runs from it: where `pins` and `patches` are looked for first."""
@@ -100,10 +104,7 @@ def add_build_commands(verbs: argparse._SubParsersAction[argparse.ArgumentParser
         "cannot take libraries of the official wheel)",
     )  # fmt: skip
     how.add_argument("--until", metavar="STEP", default="publish", help="stop after this step of the plan")
-    how.add_argument(
-        "--shard", metavar="K/N", type=_shard, default=None,
-        help="compile the K-th of N shares into the cache and stop; all: take everything from there and link (CI matrix)",
-    )  # fmt: skip
+    add_shard_option(how)
     where.add_argument("--dist", metavar="DIR", type=Path, default=Path("dist"), help="results (default: dist)")
     where.add_argument("--replace", action="store_true", help="replace a wheel of this name that has other bytes")
     output = build.add_argument_group("output")
@@ -149,20 +150,7 @@ def add_plan_options(
     how.add_argument(
         "--split-compile", metavar="N", type=int, default=1, help="threads of nvcc's optimiser per file"
     )
-    how.add_argument(
-        "--cache", metavar="NAME|URL", default=os.environ.get("SM121_CACHE") or "ccache",
-        help="ccache (default), sccache, none, or a shared one: redis://HOST[:PORT], s3://BUCKET?region=NAME, "
-        "file:///FOLDER, http://HOST/PATH, also as ccache+URL or sccache+URL; the variable SM121_CACHE keeps a password "
-        "off the command line",
-    )  # fmt: skip
-    how.add_argument(
-        "--cache-read-only",
-        action="store_true",
-        help="take from the cache and write nothing there: for jobs of strangers",
-    )
-    how.add_argument(
-        "--no-cache", dest="cache", action="store_const", const="none", help="compile everything anew"
-    )
+    add_cache_options(how)
     how.add_argument(
         "--mirror", metavar="DIR", type=Path, help="folder that holds the pinned files, instead of an index"
     )
@@ -199,11 +187,11 @@ def _build(arguments: argparse.Namespace) -> int:
     )  # fmt: skip
     if isinstance(arguments.shard, Shard):
         shares = [Build(plan, context).shard(arguments.shard) for plan in plans]
-        _report([_share(share) for share in shares], arguments, Console(highlight=False))
+        _report([told(share) for share in shares], arguments, Console(highlight=False))
         return 0
     shown = [row for plan in plans for row in _told(Build(plan, context).run(until=arguments.until), arguments)]
     if arguments.shard:
-        _say_what_was_missing(plans, work, progress)
+        say_what_was_missing(plans, work, progress)
     _report(shown, arguments, Console(highlight=False))
     return 0
 
@@ -343,50 +331,10 @@ def _listed(value: str) -> list[str]:
     return [word.strip() for word in re.split(r",(?![^{\[(]*[}\])])", value)]
 
 
-def compiler_cache(arguments: argparse.Namespace) -> CompilerCache:
-    """The compiler cache with its login, which neither plan nor record holds."""
-    try:
-        return CompilerCache.parse(arguments.cache, read_only=arguments.cache_read_only)
-    except ValueError as error:
-        raise UsageError(
-            f"--cache: {error}.", do="name another cache; docs/beyond-one-machine.md has them all."
-        ) from error
-
-
-def _folder(arguments: argparse.Namespace) -> str:
-    return str(arguments.work.absolute()) if compiler_cache(arguments).program is CacheProgram.SCCACHE else ""
-
-
-def _shard(text: str) -> Shard | str:
-    try:
-        return Shard.parse(text) or text
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
-
-
-def _say_what_was_missing(plans: Sequence[Plan], work: Workspace, progress: Progress) -> None:
-    """The last job of a matrix should find everything: what it had to compile, a shard has not made."""
-    for plan in plans:
-        folder = work.result(plan.step("libraries"))
-        if folder.is_dir() and (use := read_use(folder)) and use.misses:
-            progress.say(
-                f"warning: {use.misses} results of {plan.project} were not in the cache: a shard is missing, or ran with "
-                "another compiler, toolkit or request.", style="yellow",
-            )  # fmt: skip
-
-
-def _share(share: Share) -> dict[str, str]:
-    return {
-        "shard": share.shard, "compiled": f"{share.objects} of {share.all_objects}",
-        "ptx": f"{share.ptx} of {share.all_ptx}",
-        **({"cache": str(share.cache)} if share.cache else {}),
-    }  # fmt: skip
-
-
 def _request(arguments: argparse.Namespace) -> Request:
     return Request(
         line=arguments.line, vllm=arguments.vllm, cpu=arguments.cpu, extensions=tuple(arguments.ext),
-        sources=arguments.sources, cache=compiler_cache(arguments).name, folder=_folder(arguments),
+        sources=arguments.sources, cache=compiler_cache(arguments).name, folder=folder_of(arguments),
         arch_list=arguments.arch_list,
         cuda_home=str(arguments.cuda_home) if arguments.cuda_home else None, cuda_image=arguments.cuda_image,
         jobs=arguments.jobs,

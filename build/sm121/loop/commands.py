@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from sm121.build_commands import add_plan_options, compiler_cache, planned
+from sm121.build_commands import add_plan_options, planned
+from sm121.cache_options import compiler_cache
 from sm121.errors import RegressionError, Sm121Error, UsageError
 from sm121.loop import show
 from sm121.loop.compare import Change, Limit
