@@ -83,3 +83,13 @@ def test_a_file_cut_off_anywhere_is_told_from_a_whole_one(name: str) -> None:
             continue
         assert cut.damage or cut.images == whole.images, end
         assert not (cut.host_only and whole.has_device_code), end
+
+
+@pytest.mark.parametrize(("machine", "damaged"), [(190, False), (183, True)])
+def test_shared_memory_of_a_cubin_has_a_size_and_no_bytes(machine: int, *, damaged: bool) -> None:
+    """NCCL and NVSHMEM ship cubins whose `.nv_debug.shared` reaches beyond the end of the file."""
+    read = ElfFile.parse(elf([Part(".nv_debug.shared", b"", 0x7000000A, size=36800)], machine=machine))
+    assert bool(read.damage) is damaged
+    if not damaged:
+        (found,) = read.named(".nv_debug.shared")
+        assert (found.size, read.content(found).size) == (36800, 0)

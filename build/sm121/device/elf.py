@@ -30,6 +30,8 @@ SYMBOL = struct.Struct("<IBBHQQ")
 RELA = struct.Struct("<QQq")
 _SEGMENT = struct.Struct("<IIQQQQQQ")
 
+SHT_CUDA_SHARED_NOBITS = 0x7000000A
+"""Shared memory of a kernel in a cubin (`.nv_debug.shared`): a size without bytes, as NCCL and NVSHMEM ship it."""
 _EMPTY = frozenset({SHT_NULL, SHT_NOBITS})
 _EXTENDED = 0xFFFF
 _ORDERS = {1: "<", 2: ">"}
@@ -195,7 +197,7 @@ class ElfFile:
 
     def content(self, section: Section) -> Window:
         """The bytes of a section; DamagedError if it runs past the end of the file."""
-        if section.type == SHT_NOBITS:
+        if section.type == SHT_NOBITS or (section.type == SHT_CUDA_SHARED_NOBITS and self.machine == "cuda"):
             return Window(self.window.buffer, self.window.base, 0)
         return self.window.part(section.offset, section.size, f"section {section.name or section.index}")
 
@@ -298,7 +300,7 @@ def _sections(window: Window, header: _Header, damage: Remarks) -> Sections:
     for index, (at, kind, _, _, offset, size, _, _, _, _) in enumerate(rows):
         if at > last_name and header.names and kind != SHT_NULL:
             damage.add(f"section {index}: its name at {at:#x} lies outside the table of names.")
-        if kind in _EMPTY:
+        if kind in _EMPTY or (kind == SHT_CUDA_SHARED_NOBITS and header.machine == EM_CUDA):
             continue
         if offset + size > end:
             damage.add(
