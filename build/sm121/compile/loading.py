@@ -52,8 +52,11 @@ def unresolved(
             (Path(folder) / "libcuda.so.1").symlink_to(driver)
         path = ":".join(map(str, [folder, *search]))
         wanted = {"LD_TRACE_LOADED_OBJECTS": "1", "LD_WARN": "yes", "LD_BIND_NOW": "yes", "LD_LIBRARY_PATH": path}
+        for library in preloaded:
+            # The loader takes blanks for ends of names there, as well as colons.
+            (Path(folder) / library.name).symlink_to(library)
         if preloaded:
-            wanted["LD_PRELOAD"] = ":".join(map(str, preloaded))
+            wanted["LD_PRELOAD"] = ":".join(f"{folder}/{library.name}" for library in preloaded)
         for library in libraries:
             faults += _trace(library, loader, wanted, emulator)
     return faults
