@@ -19,7 +19,7 @@ import sm121
 from sm121.audit.commands import add_audit_commands
 from sm121.audit.smoke.environment import without
 from sm121.audit.smoke.verb import plain_words
-from sm121.errors import ArtifactError, ProgramError, UsageError
+from sm121.errors import ArtifactError, ProgramError, StorageError, UsageError
 
 pytestmark = pytest.mark.programs
 
@@ -293,3 +293,32 @@ def test_words_without_speculation() -> None:
     assert plain_words(["--a", "1", "--speculative-config", "{}", "--b"]) == ("--a", "1", "--b")
     assert plain_words(["--speculative_config={}", "-sc", "{}", "--b"]) == ("--b",)
     assert plain_words(["--b"]) == ("--b",)
+
+
+def test_a_folder_that_cannot_be_made_is_told_before_anything_starts(place: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for option in ("--results", "--work"):
+        with pytest.raises(StorageError, match="cannot be made"):
+            run(place, tmp_path, {}, option, str(tmp_path / "file" / "x"))
+    assert not (tmp_path / "pids").exists()
+
+
+def test_an_environment_without_vllm(place: Path, tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    top = argparse.ArgumentParser()
+    add_audit_commands(top.add_subparsers())
+    model = str(place / "model")
+    for folder in (tmp_path, tmp_path / "none"):
+        words = [
+            "smoke",
+            "--environment",
+            str(folder),
+            "--checkpoint",
+            model,
+            "--work",
+            str(tmp_path / "w"),
+            "-q",
+        ]
+        arguments = top.parse_args(words)
+        with pytest.raises(ArtifactError):
+            arguments.run(arguments)

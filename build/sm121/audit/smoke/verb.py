@@ -22,7 +22,7 @@ from sm121.audit.smoke.report import smoke_html, smoke_json, smoke_text
 from sm121.audit.smoke.serving import Launch, Rung
 from sm121.audit.smoke.setups import Ladder, LeftOut, Setup, ladder, rung_names
 from sm121.audit.source import SourceTree
-from sm121.errors import UsageError
+from sm121.errors import StorageError, UsageError
 from sm121.findings import Finding, Verdict
 from sm121.progress import Progress
 
@@ -229,6 +229,8 @@ def _asked(arguments: argparse.Namespace, stack: ExitStack, progress: Progress) 
         _pairs(arguments.env), _key(arguments.api_key_from),
     )  # fmt: skip
     results = arguments.results or arguments.work / "smoke" / time.strftime("%Y%m%d-%H%M%S")
+    for needed in (results, arguments.work / "environments"):
+        _make(needed)
     starter, tree, version = _starter(arguments, service, results, stack, progress)
     folder = Path(arguments.checkpoint)
     checkpoint = Checkpoint.read(folder) if folder.is_dir() and not arguments.no_explain else None
@@ -237,6 +239,17 @@ def _asked(arguments: argparse.Namespace, stack: ExitStack, progress: Progress) 
     offers = tuple(_launch(setup, starter, results, arguments) for setup in chosen.setups)
     control = _control(service, starter, results, arguments)
     return _Asked(offers, control, version, chosen.left_out, results)
+
+
+def _make(folder: Path) -> None:
+    """Before anything is started: where it is written."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageError(
+            f"{folder} cannot be made: {error.strerror or error}.",
+            do="name other folders with --results and --work.",
+        ) from error
 
 
 def _starter(
