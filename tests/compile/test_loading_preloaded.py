@@ -26,7 +26,11 @@ def library(folder: Path, name: str, source: str) -> Path:
 @pytest.mark.programs
 @pytest.mark.skipif(CPU not in {"x86_64", "aarch64"}, reason=f"the loader of {CPU} is not known")
 def test_what_is_loaded_before_defines_symbols_wherever_it_lies(tmp_path: Path) -> None:
-    module = library(tmp_path / "modules", "module", "int ffi_call(void); int f(void) { return ffi_call(); }")
+    module = library(
+        tmp_path / "modules",
+        "module",
+        '#include <stdio.h>\nint ffi_call(void); void f(void) { printf("%d", ffi_call()); }',
+    )
     before = library(tmp_path / "a folder with blanks", "libffi", "int ffi_call(void) { return 1; }")
     assert unresolved([module], search=[], cpu=CPU, compiler="gcc", emulator=None) == [
         "module.so wants the symbol ffi_call, which nothing it is linked with defines."
