@@ -72,7 +72,7 @@ def gpu_requests(gpus: str) -> list[DeviceRequest]:
 _GATHER = """
 import importlib.util, pathlib, sys, tarfile
 spec = importlib.util.find_spec("vllm")
-if spec is None or not spec.submodule_search_locations: sys.exit("no package vllm")
+if spec is None or not spec.submodule_search_locations: raise SystemExit("no package vllm")
 root = pathlib.Path(list(spec.submodule_search_locations)[0]).parent
 with tarfile.open("/tmp/sm121-python.tar", "w") as archive:
     names = [root / name for name in ("vllm", "flashinfer", "b12x")]
