@@ -21,6 +21,8 @@ from sm121.steps import caching, libraries, modules
 from sm121.steps.finishing import finish_settings, official_libraries
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from sm121.compile.caching import CacheUse
     from sm121.plan.sharding import Shard
     from sm121.steps.run import Run
@@ -59,7 +61,8 @@ def compile_share(run: Run, shard: Shard, record: Path) -> Share:
     prepared = _PREPARE[run.plan.project](run)
     costs = _costs(run, prepared)
     with tempfile.TemporaryDirectory(prefix="sm121-shard-", dir=run.work.root) as folder:
-        ptx = _ptx_costs(run, Path(folder))
+        official = official_libraries(run, Path(folder) / "official") if run.plan.finishes else {}
+        ptx = _ptx_costs(run, official)
         # Both kinds are dealt out together, so that a shard with fewer files gets more PTX.
         mine = shard.of({(name, -1): cost for name, cost in costs.items()} | ptx)
         own = [name for name, unit in mine if unit < 0]
@@ -73,9 +76,8 @@ def compile_share(run: Run, shard: Shard, record: Path) -> Share:
             libraries.make(run, prepared, own)
         if run.plan.finishes:
             made = {name: prepared.tree / "obj" / name for name in own if name.endswith(".cu.o")}
-            found = official_libraries(run, Path(folder))
             compile_ptx(
-                {**made, **found}, finish_settings(run), run.progress,
+                {**made, **official}, finish_settings(run), run.progress,
                 lambda name, unit: name in made or (name, unit) in units,
             )  # fmt: skip
     caching.keep_record(prepared.tree / "obj", record.parent)
@@ -100,14 +102,13 @@ def _costs(run: Run, prepared: libraries.Prepared) -> dict[str, float]:
     return with_guesses(wanted, known)
 
 
-def _ptx_costs(run: Run, folder: Path) -> dict[tuple[str, int], float]:
+def _ptx_costs(run: Run, libraries: Mapping[str, Path]) -> dict[tuple[str, int], float]:
     """PTX of upstream's libraries that finishing compiles, by library and unit, to seconds."""
-    if not run.plan.finishes:
+    if not libraries:
         return {}
-    found = plan_libraries(official_libraries(run, folder), finish_settings(run))
     return {
         (name, unit.container.index): unit.source.image.size * PTXAS
-        for name, units in found.items()
+        for name, units in plan_libraries(libraries, finish_settings(run)).items()
         for unit in units
         if unit.source
     }
