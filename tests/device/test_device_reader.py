@@ -171,6 +171,16 @@ def test_a_stub_may_lack_its_wrapper_but_a_kernel_may_not() -> None:
     assert f"container at {first.offset:#x} has no wrapper" in problems(swapped)
 
 
+def test_with_the_last_wrapper_the_linker_drops_the_section() -> None:
+    data = fixture("aarch64.so")
+    kernel, stub = read_device_code(data).containers
+    for container, damaged in ((stub, False), (kernel, True)):
+        content = data[container.offset : container.offset + container.size]
+        found = read_device_code(elf([Part(FATBIN, content)]))
+        assert len(found.containers) == 1
+        assert bool(found.damage) == damaged
+
+
 @pytest.mark.parametrize("name", ["aarch64.so", "rdc.so"])
 def test_without_section_headers_the_wrappers_lead_to_the_containers(name: str) -> None:
     data = fixture(name)
