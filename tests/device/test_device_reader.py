@@ -174,8 +174,8 @@ def test_a_stub_may_lack_its_wrapper_but_a_kernel_may_not() -> None:
 def test_with_the_last_wrapper_the_linker_drops_the_section() -> None:
     data = fixture("aarch64.so")
     kernel, stub = read_device_code(data).containers
-    for container, damaged in ((stub, False), (kernel, True)):
-        content = data[container.offset : container.offset + container.size]
+    for unit, damaged in ((stub, False), (kernel, True)):
+        content = data[unit.offset : unit.offset + unit.size]
         found = read_device_code(elf([Part(FATBIN, content)]))
         assert len(found.containers) == 1
         assert bool(found.damage) == damaged

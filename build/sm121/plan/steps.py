@@ -28,7 +28,7 @@ COMPILERS = {
 """(host CPU, target CPU) to the C++ compiler, as Debian and Ubuntu name it."""
 
 RECIPES = {
-    "source": 1, "toolkit": 1, "torch": 1, "cutlass": 1, "tools": 1, "trees": 1, "libraries": 1, "finish": 1, "wheel": 1,
+    "source": 1, "toolkit": 1, "torch": 1, "cutlass": 1, "tools": 1, "trees": 1, "libraries": 1, "finish": 1, "wheel": 2,
     "inspect": 1, "publish": 1, "tvm-ffi": 1, "modules": 1, "cache-wheel": 1, "prove": 1,
 }  # fmt: skip
 """Part of each step's key: raised when a step's code makes something else of the same inputs."""
