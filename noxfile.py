@@ -169,7 +169,7 @@ def lint(session: nox.Session) -> None:
     for folder in sorted(path for path in Path("tests").iterdir() if any(path.glob("*.py"))):
         # Test folders are no packages; each has helpers of its own beside its tests.
         files = map(str, sorted(folder.glob("*.py")))
-        where = f"build:{folder}:tests:tests/hardware:tests/artifact:tests/device"
+        where = f"build:{folder}:tests:tests/hardware:tests/artifact:tests/device:tests/audit"
         session.run("mypy", *files, env={"MYPYPATH": where})
 
 

@@ -209,8 +209,8 @@ def start(
         file.write(f"$ {quoted(words)}\n".encode())
         file.flush()
         guard = subprocess.Popen(
-            _guarded(words, grace), cwd=cwd, env=dict(env) if env is not None else environment(), stdin=subprocess.PIPE, stdout=file,
-            stderr=subprocess.STDOUT, start_new_session=True,
+            _guarded(words, grace), cwd=cwd, env=dict(env) if env is not None else environment(),
+            stdin=subprocess.PIPE, stdout=file, stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
     return Running(words, log, grace, guard)
 

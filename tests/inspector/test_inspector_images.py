@@ -48,10 +48,13 @@ def installed(folder: Path, name: str, version: str, files: Mapping[str, bytes])
 
 
 def image(
-    folder: Path, *layers: Mapping[str, bytes], env: Mapping[str, str] | None = None, **labels: str
+    folder: Path,
+    *layers: Mapping[str, bytes],
+    env: Mapping[str, str] | None = None,
+    labels: Mapping[str, str] | None = None,
 ) -> Path:
     run = {
-        "Env": [f"{name}={value}" for name, value in (env or {}).items()], "Labels": labels, "User": "10001",
+        "Env": [f"{name}={value}" for name, value in (env or {}).items()], "Labels": dict(labels or {}), "User": "10001",
         "Entrypoint": ["vllm", "serve"],
     }  # fmt: skip
     stored = [layer(files) for files in layers]
@@ -176,7 +179,7 @@ def test_the_wheel_and_the_base_that_were_meant(tmp_path: Path) -> None:
     bottom = {"usr/bin/python3.12": elf()}
     base = BaseImage("r/base@sha256:" + "1" * 64, (str(Sha256.of_bytes(layer(bottom))),))
     options = Options(jobs=1, wheels=(ExpectedWheel(distribution, Sha256.of_file(wheel).hex),), base=base)
-    right = inspected(image(tmp_path / "right", bottom, files, **{"sm121.vllm.version": "0.33.0"}), options)
+    right = inspected(image(tmp_path / "right", bottom, files, labels={"sm121.vllm.version": "0.33.0"}), options)
     assert (
         verdict(right, "image.wheel")
         is verdict(right, "image.base")
@@ -186,7 +189,7 @@ def test_the_wheel_and_the_base_that_were_meant(tmp_path: Path) -> None:
     headers = inspected(tmp_path / "right", Options(jobs=1, kernels=False, wheels=options.wheels))
     assert verdict(headers, "image.wheel") is Verdict.PASS
     changed = {**files, f"{SITE}/vllm/a.py": b"a = 2\n"}
-    wrong = inspected(image(tmp_path / "wrong", changed, **{"sm121.vllm.version": "0.32.0"}), options)
+    wrong = inspected(image(tmp_path / "wrong", changed, labels={"sm121.vllm.version": "0.32.0"}), options)
     assert (
         verdict(wrong, "image.wheel")
         is verdict(wrong, "image.base")

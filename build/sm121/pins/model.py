@@ -157,7 +157,8 @@ class Line:
         return [
             tool.file(host)
             for tool in self.programs
-            if Role.INSPECT not in tool.roles and not (project and tool.needed_by and project not in tool.needed_by)
+            if Role.INSPECT not in tool.roles
+            and not (project and tool.needed_by and project not in tool.needed_by)
         ]
 
     def inspect_tools(self, host: Cpu | str) -> list[FilePin]:
