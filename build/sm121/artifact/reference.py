@@ -123,6 +123,11 @@ class ImageReference:
         return f"{self.name}:{self.tag}" if self.tag else self.name
 
 
+def is_tag(text: str) -> bool:
+    """Whether an image can have this tag."""
+    return _TAG.fullmatch(text) is not None
+
+
 def parse_digest(text: str) -> Sha256:
     """Read `sha256:...`; raises ValueError for anything else, other algorithms included."""
     algorithm, _, digits = text.partition(":")

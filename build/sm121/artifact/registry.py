@@ -137,16 +137,15 @@ class Registry:
             last = attempt == tries - 1
             wait = 0.5 * 2**attempt
             try:
-                answer = self._followed(urljoin(self._base, sent.path), sent)
+                answer = self._followed(self._joined(self._base, sent.path), sent)
             except BROKEN as error:
                 if last:
                     raise self.broken(sent.path, error) from error
             else:
-                asked = answer.headers.get("Retry-After", "")
-                waits = answer.status_code == 429 and asked.isdigit() and int(asked) <= _LONGEST_WAIT
-                if last or (answer.status_code < 500 and not waits):
+                asked = header_number(answer, "Retry-After", _LONGEST_WAIT) if answer.status_code == 429 else None
+                if last or (answer.status_code < 500 and asked is None):
                     return answer
-                wait = max(wait, int(asked)) if waits else wait
+                wait = max(wait, asked or 0)
                 answer.close()
             self.pause(wait)
         raise AssertionError("the last try returns or raises")
@@ -158,16 +157,21 @@ class Registry:
             sent = {**request.headers, "Accept-Encoding": "identity", "User-Agent": _CLIENT}
             if self._authorization and urlsplit(url).netloc == home:
                 sent["Authorization"] = self._authorization
-            answer = self._session.request(
-                request.method, url, headers=sent, data=request.body() if request.body else None, stream=True,
-                allow_redirects=False, timeout=_TIMEOUT,
-            )  # fmt: skip
+            try:
+                answer = self._session.request(
+                    request.method, url, headers=sent, data=request.body() if request.body else None, stream=True,
+                    allow_redirects=False, timeout=_TIMEOUT,
+                )  # fmt: skip
+            except requests.RequestException:
+                raise
+            except (
+                ValueError
+            ) as error:  # the library reads the Location of a redirect even if it is not to follow
+                raise requests.exceptions.InvalidURL(str(error)) from error
             if answer.status_code not in {301, 302, 303, 307, 308}:
                 return answer
-            target = urljoin(url, answer.headers.get("Location", ""))
             answer.close()
-            self.check_address(target, "redirects")
-            url = target
+            url = self.address(url, answer.headers.get("Location", ""), "redirects")
         raise ImageError(f"{self.reference.registry} redirects in a circle.")
 
     def _authorized(self, challenge: str) -> str:
@@ -215,9 +219,30 @@ class Registry:
             realm, params=asked, headers=headers, stream=True, allow_redirects=False, timeout=_TIMEOUT
         )
 
+    def address(self, here: str, there: str, what: str) -> str:
+        """Where a registry sends us from `here`, checked; `what` it does there."""
+        target = self._joined(here, there)
+        self.check_address(target, what)
+        return target
+
+    def _joined(self, here: str, there: str) -> str:
+        try:
+            return urljoin(here, there)
+        except ValueError as error:
+            raise self._no_address(there, error) from error
+
+    def _no_address(self, url: str, error: ValueError) -> ImageError:
+        return ImageError(
+            f"{self.reference.registry} names {printable(url)!r}, which is no address ({printable(str(error))}).",
+            do="check the name of the registry; its owner can mend it.",
+        )
+
     def check_address(self, url: str, what: str) -> None:
         """Raise ImageError if a registry sends us to an address that is not to be trusted; `what` it does there."""
-        parts = urlsplit(url)
+        try:
+            parts = urlsplit(url)
+        except ValueError as error:
+            raise self._no_address(url, error) from error
         ours = is_loopback(urlsplit(self._base).netloc) and is_loopback(parts.netloc)
         ours = ours or (bool(self._plain) and parts.netloc == self._plain)
         if not parts.netloc or not (parts.scheme == "https" or (parts.scheme == "http" and ours)):
@@ -250,6 +275,15 @@ class Registry:
             f"{self.reference.registry} does not answer ({printable(path)}): {_reason(error)}.",
             do="check the name of the registry, the network, and proxy settings.",
         )
+
+
+def header_number(answer: requests.Response, name: str, most: int) -> int | None:
+    """A whole number of a header, None if there is none up to `most`."""
+    text = answer.headers.get(name, "")
+    # More digits than `most` has are never converted: there is no bound to what a header holds.
+    if not (text.isascii() and text.isdigit()) or len(text) > len(str(most)) or int(text) > most:
+        return None
+    return int(text)
 
 
 def is_loopback(netloc: str) -> bool:

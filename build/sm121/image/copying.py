@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 _DEEPEST = 4
 _MOST = 4096
+_LONGEST_CHAIN = 8
+"""Attachments of attachments: signatures of bills of materials and the like end before."""
 
 
 @dataclass
@@ -94,6 +96,10 @@ class _Mover:
         document = self.source.document(digest)
         reader = JsonReader(f"the manifest {digest}")
         top = reader.top(document.data)
+        if "manifests" in top and ("layers" in top or "config" in top):
+            raise ArtifactError(
+                f"{reader.what} is an index and a manifest at once.", do="do not trust this image."
+            )
         if "manifests" in top:
             listed = [Descriptor.of_table(reader, each, "manifests") for each in reader.tables(top, "manifests")]
             reader.finish()
@@ -138,8 +144,13 @@ class _Mover:
         if not kept and path == self.store.path(blob.digest):
             path.unlink()
 
-    def attachments(self, digest: Sha256) -> None:
+    def attachments(self, digest: Sha256, depth: int = 1) -> None:
         """What refers to a document, and what refers to that."""
+        if depth > _LONGEST_CHAIN:
+            raise ImageError(
+                f"{self.source.name}: what is attached to {digest} has attachments without an end.",
+                do="tell the registry's owner, or copy the image alone (--no-referrers).",
+            )
         for descriptor in self.source.referrers(digest):
             if descriptor.digest in self.seen:
                 continue
@@ -150,7 +161,7 @@ class _Mover:
                 self.blob(blob)
             self.target.attach(digest, _described(node.document, descriptor))
             self.result.attached += 1
-            self.attachments(descriptor.digest)
+            self.attachments(descriptor.digest, depth + 1)
 
 
 def _described(document: Document, descriptor: Descriptor) -> Document:

@@ -29,7 +29,7 @@ class LayoutFolder:
         if not (root / "oci-layout").is_file():
             if not create:
                 raise ArtifactError(f"{printable(str(root))} is no OCI layout.", do="check the path.")
-            if root.exists() and any(root.iterdir()):
+            if root.exists() and (not root.is_dir() or any(root.iterdir())):
                 raise ArtifactError(
                     f"{printable(str(root))} holds something else than an OCI layout.", do="name another folder."
                 )

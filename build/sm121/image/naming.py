@@ -8,7 +8,7 @@ import time
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Self
 
-from sm121.artifact.imagedocs import Descriptor, ImageConfig, Platform
+from sm121.artifact.imagedocs import ImageConfig, Index, Platform, read_index_or_manifest
 from sm121.artifact.jsondoc import JsonReader
 from sm121.artifact.member import printable
 from sm121.errors import ArtifactError, ImageError, VerdictFail, VerdictUnknown
@@ -216,15 +216,11 @@ def _promotions(place: Place, digest: Sha256) -> tuple[Promotion, ...]:
 
 def platforms_of(place: Place, document: Document) -> tuple[str, ...]:
     """The platforms of an image or index, read from its documents."""
-    reader = JsonReader(f"the manifest {document.digest}")
-    top = reader.top(document.data)
-    if "manifests" in top:
-        listed = [Descriptor.of_table(reader, each, "manifests") for each in reader.tables(top, "manifests")]
-        reader.finish()
-        return tuple(sorted({str(each.platform) for each in listed if each.platform and not each.attestation}))
-    config = Descriptor.of_table(reader, reader.table(top, "config"), "config")
-    reader.finish()
-    return (str(ImageConfig.parse(place.small_blob(config)).platform),)
+    read = read_index_or_manifest(document.data)
+    if isinstance(read, Index):
+        named = {str(each.platform) for each in read.manifests if each.platform and not each.attestation}
+        return tuple(sorted(named))
+    return (str(ImageConfig.parse(place.small_blob(read.config)).platform),)
 
 
 def require_platform(place: Place, digest: Sha256, platform: Platform) -> None:

@@ -39,14 +39,19 @@ class NodeFolder:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        parts = urlsplit(text)
+        do = "write ssh://[USER@]HOST[:PORT]/PATH of a layout there."
+        try:
+            parts = urlsplit(text)
+            port = parts.port
+        except ValueError as error:
+            raise UsageError(f"{text!r} is no node: {error}.", do=do) from error
         host = f"{parts.username}@{parts.hostname}" if parts.username else parts.hostname or ""
         # A host that begins with a dash would be an option of ssh.
         good = re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.@:-]*", host)
         folder = posixpath.normpath(parts.path)
         if not good or folder in {"", "/", "."} or not folder.isprintable() or parts.password:
-            raise UsageError(f"{text!r} is no node.", do="write ssh://[USER@]HOST[:PORT]/PATH of a layout there.")
-        return cls(host, parts.port, folder)
+            raise UsageError(f"{text!r} is no node.", do=do)
+        return cls(host, port, folder)
 
     @property
     def name(self) -> str:

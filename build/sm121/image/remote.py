@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import time
 from typing import TYPE_CHECKING, Self
-from urllib.parse import urljoin
 
 from sm121.artifact.credentials import find_credential
 from sm121.artifact.imagedocs import INDEX_TYPES, MANIFEST_TYPES, Descriptor
 from sm121.artifact.jsondoc import JsonReader
 from sm121.artifact.member import CHUNK, LIMITS, printable
-from sm121.artifact.reference import parse_digest
+from sm121.artifact.reference import is_tag, parse_digest
 from sm121.artifact.registry import BROKEN, TRIES, Registry
 from sm121.errors import ArtifactError, DigestError, ImageError
 from sm121.image.documents import OCI_INDEX, Document, image_index
@@ -214,11 +213,13 @@ class Repository:
                 following = answer.links.get("next", {}).get("url", "")
                 here = answer.url
             reader = JsonReader(f"the tags of {self.reference.name}")
-            names.update(reader.texts(reader.top(data), "tags"))
+            listed = reader.texts(reader.top(data), "tags")
+            reader.faults += [f"{reader.what}: {name!a} is no tag." for name in listed if not is_tag(name)]
             reader.finish()
+            names.update(listed)
             if not following:
                 return sorted(names)
-            path = urljoin(here, following)
+            path = self.registry.address(here, following, "has further tags")
         raise ImageError(f"{self.reference.name} has more pages of tags than the {_MOST_PAGES} that are read.")
 
     def referrers(self, digest: Sha256, kind: str = "") -> list[Descriptor]:

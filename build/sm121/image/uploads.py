@@ -5,8 +5,9 @@ https://github.com/opencontainers/distribution-spec/blob/main/spec.md#push.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
-from urllib.parse import quote, urlencode, urljoin, urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
 from sm121.artifact.member import CHUNK, printable
 from sm121.artifact.registry import TRIES
@@ -97,7 +98,7 @@ class Uploads:
                 raise _Lost(position, error)
             _, dash, last = answer.headers.get("Range", "").removeprefix("bytes=").partition("-")
             # "0-0" says one byte, or none: registries differ, and the digest at the end decides.
-            there = int(last) + 1 if dash and last.isdigit() and int(last) else 0
+            there = int(last) + 1 if dash and re.fullmatch(r"[0-9]{1,18}", last) and int(last) else 0
             return there, self._location(answer, location)
 
     def _ended(self, location: str, digest: Sha256) -> None:
@@ -110,9 +111,7 @@ class Uploads:
         location = answer.headers.get("Location", "")
         if not location and not default:
             raise ImageError(f"{self._registry.reference.registry} begins an upload and does not say where.")
-        address = urljoin(answer.url, location or default)
-        self._registry.check_address(address, "wants an upload")
-        return address
+        return self._registry.address(answer.url, location or default, "wants an upload")
 
 
 def check_digest(registry: Registry, answer: requests.Response, digest: Sha256) -> None:
