@@ -20,7 +20,7 @@ from sm121.cache_options import (
     say_what_was_missing,
     told,
 )  # fmt: skip
-from sm121.documents import STANDARD_OUTPUT, write_document
+from sm121.documents import STANDARD_OUTPUT, read_text_document, write_document
 from sm121.errors import UsageError, exit_codes
 from sm121.local import local_cutlass, local_torch
 from sm121.plan.flashinfer import plan_flashinfer
@@ -310,9 +310,9 @@ def _modules(values: Sequence[str]) -> tuple[str, ...]:
     """Sets, names and expressions; a value that is the path of a file stands for the lines of it."""
     found = []
     for value in values:
-        if "/" in value or Path(value).is_file():
+        if "/" in value or _is_file(value):
             try:
-                lines = Path(value).read_text(encoding="utf-8").splitlines()
+                lines = read_text_document(Path(value)).splitlines()
             except (OSError, UnicodeDecodeError) as error:
                 raise UsageError(
                     f"--modules {value}: the file cannot be read: {error}.",
@@ -324,6 +324,13 @@ def _modules(values: Sequence[str]) -> tuple[str, ...]:
     if values and not any(found):
         raise UsageError(f"--modules {' '.join(values)}: no module is named.", do="name a set or modules.")
     return tuple(word for word in found if word)
+
+
+def _is_file(name: str) -> bool:
+    try:
+        return Path(name).is_file()
+    except OSError:  # longer than a name may be: an expression
+        return False
 
 
 def _listed(value: str) -> list[str]:

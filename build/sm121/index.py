@@ -315,7 +315,7 @@ def remote(opened: requests.Session, file: IndexFile) -> Iterator[IO[bytes]]:
     with opened.get(file.url, headers={"Range": "bytes=0-0"}, timeout=TIMEOUT, stream=True) as probe:
         probe.raise_for_status()
         length = probe.headers.get("Content-Range", "").rpartition("/")[2]
-        if probe.status_code == requests.codes.partial and length.isdigit():
+        if probe.status_code == requests.codes.partial and re.fullmatch(r"[0-9]{1,18}", length):
             with io.BufferedReader(_Ranges(opened, file.url, int(length)), _BLOCK) as handle:
                 yield handle
             return

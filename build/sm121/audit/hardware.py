@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from sm121.audit.explain_report import finding_json, findings_text
 from sm121.audit.loose import Loose, load_json
 from sm121.audit.output import as_json, exit_status, print_json, standard_output, write_text
+from sm121.documents import read_document
 from sm121.errors import ArtifactError
 from sm121.findings import Finding, Verdict, overall
 from sm121.manifest import Manifest
@@ -145,7 +146,7 @@ def _first(names: tuple[str, ...] | list[str]) -> str:
 def run_hardware(arguments: argparse.Namespace) -> int:
     """The verb hardware; returns the exit status. A report that fails is attached too: it is what was found."""
     try:
-        data = arguments.manifest.read_bytes()
+        data = read_document(arguments.manifest)
     except OSError as error:
         raise ArtifactError(
             f"{arguments.manifest} cannot be read: {error.strerror or error}.",

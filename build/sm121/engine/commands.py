@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from sm121 import pins
+from sm121.documents import read_document
 from sm121.engine.flow import ImageBuild, Place
 from sm121.engine.plan import ImagePlan, Request, plan_image, plan_json, project_of, show_plan
 from sm121.errors import PackError, UsageError
@@ -165,7 +166,7 @@ def _planned(arguments: argparse.Namespace) -> tuple[ImagePlan, tuple[Path, ...]
             do=f"write one: `sm121 pins lock --line {line.name} --cpu {cpu} --output {lock}`, or name one with --lock.",
         )
     try:
-        dockerfile = arguments.dockerfile.read_bytes()
+        dockerfile = read_document(arguments.dockerfile)
     except OSError as error:
         raise UsageError(f"{arguments.dockerfile} cannot be read: {error.strerror}.") from error
     packages = None if arguments.packages is None else tuple(arguments.packages.replace(",", " ").split())

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Self
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 
 from sm121 import index
+from sm121.documents import read_text_document
 from sm121.errors import PinsError, Sm121Error
 from sm121.pins.choose import tags
 from sm121.pins.model import Cpu, FilePin
@@ -61,7 +62,7 @@ class RuntimeSet:
     def read(cls, path: Path) -> Self:
         """Read a file; raises PinsError that names every fault."""
         try:
-            text = path.read_text(encoding="utf-8")
+            text = read_text_document(path)
         except (OSError, UnicodeDecodeError) as error:
             raise PinsError(
                 f"{path} cannot be read as a lock: {error}.", do="write one: `sm121 pins lock`."

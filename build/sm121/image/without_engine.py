@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -57,7 +58,7 @@ def run(order: Order, progress: Progress, *, as_json: bool) -> int:
 def source_date_epoch() -> int:
     """SOURCE_DATE_EPOCH (https://reproducible-builds.org/specs/source-date-epoch/), or 1980."""
     text = os.environ.get("SOURCE_DATE_EPOCH", "")
-    if text and not (text.isascii() and text.isdigit() and int(text) < 1 << 33):
+    if text and not (re.fullmatch(r"[0-9]{1,10}", text) and int(text) < 1 << 33):
         raise UsageError(f"SOURCE_DATE_EPOCH is {text!r}; seconds since 1970 were expected.")
     return int(text) if text else DEFAULT_EPOCH
 

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from sm121.artifact import open_artifact
 from sm121.artifact.imagedocs import LINUX_ARM64
-from sm121.documents import write_document
+from sm121.documents import read_text_document, write_document
 from sm121.errors import ArtifactError, Sm121Error, UsageError, VerdictFail, VerdictUnknown, VerdictWarning
 from sm121.findings import Verdict
 from sm121.inspector.ci import report_junit, report_sarif
@@ -245,7 +245,7 @@ def _loaded(reference: str) -> Report | None:
     if path.suffix != ".json" or not path.is_file():
         return None
     try:
-        return load_report(path.read_text(encoding="utf-8"), reference)
+        return load_report(read_text_document(path), reference)
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{reference} cannot be read: {error}.") from error
 

@@ -20,6 +20,7 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self
 
+from sm121.documents import read_text_document
 from sm121.errors import UsageError
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ class Promise:
     def load(cls, path: Path) -> Self:
         """Read a file; UsageError if it cannot be read or is no promise."""
         try:
-            return cls.of(json.loads(path.read_text(encoding="utf-8")))
+            return cls.of(json.loads(read_text_document(path)))
         except OSError as error:
             raise UsageError(f"{path} cannot be read: {error.strerror}.") from error
         except (ValueError, RecursionError) as error:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from packaging.requirements import InvalidRequirement, Requirement
 
 from sm121 import index
+from sm121.documents import read_text_document
 from sm121.errors import (
     ArtifactError,
     FetchError,
@@ -175,7 +176,7 @@ def _check(arguments: argparse.Namespace) -> int:
 
 def _frozen(path: Path, cpu: Cpu, cuda: str | None) -> Environment:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_text_document(path)
     except (OSError, UnicodeDecodeError) as error:
         raise ArtifactError(f"{path} cannot be read as a list of versions: {error}.") from error
     try:

@@ -7,6 +7,8 @@ import tomllib
 from difflib import SequenceMatcher
 from typing import TYPE_CHECKING, TypeVar
 
+from sm121.documents import read_text_document
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
@@ -46,12 +48,12 @@ class Table:
         """Read a whole file; an unreadable one is an empty table and a problem."""
         data: dict[str, object] = {}
         try:
-            data = tomllib.loads(path.read_text(encoding="utf-8"))
+            data = tomllib.loads(read_text_document(path))
         except FileNotFoundError:
             problems.append(f"{path.name}: the file is missing in {path.parent}")
         except (OSError, UnicodeDecodeError) as error:
             problems.append(f"{path.name}: cannot be read: {error}")
-        except tomllib.TOMLDecodeError as error:
+        except (ValueError, RecursionError) as error:  # beside its own error: numbers too long, tables too deep
             problems.append(f"{path.name}: is not TOML: {error}")
         return cls(data, f"{path.name}:", problems)
 

@@ -140,7 +140,7 @@ class Download:
             after = answer.headers.get("Retry-After", "")
             raise _Passing(
                 f"the server answered HTTP {status}",
-                min(float(after), _LONGEST_PAUSE) if after.isdigit() else None,
+                min(float(after), _LONGEST_PAUSE) if after.isascii() and after.isdigit() else None,
             )
         if status == requests.codes.requested_range_not_satisfiable and have:
             self._drop()
@@ -152,9 +152,11 @@ class Download:
             )
         if status == requests.codes.ok:
             length = answer.headers.get("Content-Length", "")
-            self._require_total(int(length) if length.isdigit() else None)
+            self._require_total(int(length) if re.fullmatch(r"[0-9]{1,18}", length) else None)
             return have == 0
-        match = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", answer.headers.get("Content-Range", ""))
+        match = re.fullmatch(
+            r"bytes ([0-9]{1,18})-[0-9]+/([0-9]{1,18}|\*)", answer.headers.get("Content-Range", "")
+        )
         if not match or int(match[1]) != have:
             self._drop()
             raise _Passing("the server went on at another place")
