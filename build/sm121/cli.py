@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import errno
 import io
 import os
+import re
 import sys
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from rich.console import Console
 
@@ -43,9 +45,33 @@ _VERBS = (
 """Module, the function in it that adds verbs, and these verbs, in the order of the help."""
 
 
+class _Parser(argparse.ArgumentParser):
+    """A parser that names what was probably meant, and where the help is. Its verbs get parsers of the same kind."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.set_defaults(parser=self)  # of nested ones the innermost is told: its usage and options are meant
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong with the words, and end with exit status 2."""
+        wrong = re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message)
+        options = re.search(r"unrecognized arguments: (-\S+)", message)
+        if wrong:
+            message += _meant(wrong[1], re.findall(r"[^',\s]+", wrong[2]))
+        elif options:
+            message += _meant(options[1], re.findall(r"--[a-z][a-z-]*", self.format_help()))
+        self.print_usage(sys.stderr)
+        self.exit(2, f"{self.prog}: error: {message}\n`{self.prog} --help` explains it.\n")
+
+
+def _meant(word: str, known: Sequence[str]) -> str:
+    near = difflib.get_close_matches(word, known, 1)
+    return f", did you mean {near[0]}?" if near else ""
+
+
 def parser(wanted: str = "") -> argparse.ArgumentParser:
     """The whole command line; with a verb, that verb's part alone: to load every part takes a second and more."""
-    top = argparse.ArgumentParser(prog="sm121", description=ABOUT)
+    top = _Parser(prog="sm121", description=ABOUT)
     top.add_argument("--version", action="version", version=f"sm121 {__version__}")
     verbs = top.add_subparsers(metavar="VERB", required=True)
     for module, adder, _ in [row for row in _VERBS if wanted in row[2]] or _VERBS:
@@ -59,7 +85,9 @@ def run(argv: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a name that the terminal cannot show is no fault
     words = sys.argv[1:] if argv is None else argv
-    arguments = parser(next(iter(words), "")).parse_args(words)
+    arguments, unknown = parser(next(iter(words), "")).parse_known_args(words)
+    if unknown:
+        arguments.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     try:
         status: int = arguments.run(arguments)
         sys.stdout.flush()

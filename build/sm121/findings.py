@@ -49,9 +49,14 @@ class Finding:
     @property
     def message(self) -> str:
         """The finding as one sentence or two."""
-        wanted = f"; wanted {self.wanted}" if self.wanted else ""
+        wanted = f"; wanted {_phrase(self.wanted)}" if self.wanted else ""
         advice = f" {self.advice}" if self.advice else ""
-        return f"{self.subject}: {self.got}{wanted}.{advice}"
+        return f"{self.subject}: {_phrase(self.got)}{wanted}.{advice}"
+
+
+def _phrase(text: str) -> str:
+    """Without the full stop of a whole sentence: an error's text is one."""
+    return text if text.endswith("..") else text.removesuffix(".")
 
 
 def overall(findings: Iterable[Finding]) -> Verdict:

@@ -47,3 +47,26 @@ def test_a_verb_loads_its_own_part() -> None:
     loaded = {*done.stdout.split()}
     assert "sm121.loop.commands" in loaded
     assert not loaded & {"sm121.audit.commands", "sm121.engine.commands", "docker", "pypi_simple"}
+
+
+@pytest.mark.parametrize(
+    ("words", "usage", "said"),
+    [
+        ("bild", "sm121 [-h]", "did you mean build?"),
+        ("build --dry-rn", "sm121 build", "--dry-rn, did you mean --dry-run?"),
+        ("build --cpu aarch46", "sm121 build", "did you mean aarch64?"),
+        ("pins chek", "sm121 pins", "did you mean check?"),
+        ("pins check --ofline", "sm121 pins check", "--ofline, did you mean --offline?"),
+        ("pins", "sm121 pins", "required: ACTION\n`sm121 pins --help` explains it."),
+        ("lines zzz", "sm121 lines", "unrecognized arguments: zzz\n`sm121 lines --help` explains it."),
+    ],
+)
+def test_a_slip_names_what_was_meant_and_where_the_help_is(
+    words: str, usage: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.run(words.split())
+    assert ended.value.code == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"usage: {usage}")
+    assert said in error
