@@ -181,7 +181,11 @@ def _show_plan(plan: Mapping[str, tuple[Unit, ...]], *, as_json: bool) -> None:
         counts = ", ".join(f"{count} {deed}" for deed, count in _counts(u.deed for u in units).items() if count)
         ptx = sum(unit.source.image.size for unit in units if unit.source)
         more = f"; {shown_size(ptx)} of PTX to compile" if ptx else ""
-        console.print(f"{name}: {len(units)} units, {counts}{more}", markup=False, soft_wrap=True)
+        console.print(
+            f"{name}: {len(units)} unit{'' if len(units) == 1 else 's'}, {counts}{more}",
+            markup=False,
+            soft_wrap=True,
+        )
 
 
 def _report(

@@ -157,6 +157,12 @@ def test_text_puts_the_verdict_first_and_fits_a_screen() -> None:
     assert "\x1b" not in text
 
 
+def test_on_a_narrow_terminal_the_table_runs_on() -> None:
+    table = shown(everything(), width=40).split("\n\n")[1]
+    assert table == shown(everything(), width=80).split("\n\n")[1]
+    assert any("_C_stable_libtorch " in line for line in table.splitlines())
+
+
 def test_verbosity_adds_families_findings_and_images() -> None:
     report = everything()
     plain, more, most = (shown(report, level, 160) for level in range(3))

@@ -131,6 +131,29 @@ def test_the_printed_plan_names_what_matters(width: int) -> None:
         assert word in text
 
 
+def printed(plan: Plan, width: int) -> str:
+    console = Console(width=width, record=True, highlight=False, file=open(os.devnull, "w"))  # noqa: SIM115, PTH123
+    show_plan(plan, console)
+    return console.export_text()
+
+
+def test_names_stay_whole_on_a_narrow_terminal() -> None:
+    for name in ("_moe_C_stable_libtorch", "_flashmla_extension_C", "left out"):
+        assert f" {name} " in printed(make("cu130"), 60)
+
+
+def test_host_code_alone_compiles_in_no_time_worth_a_number() -> None:
+    assert "less than a minute of compiling" in printed(make("cu130-host-code"), 200)
+    assert "about " in printed(make("cu130"), 200)
+
+
+@pytest.mark.parametrize(("count", "said"), [(0, "0 patches"), (1, "1 patch"), (2, "2 patches")])
+def test_patches_are_counted_in_words(count: int, said: str) -> None:
+    patches = tuple((f"{number:04}.patch", "0" * 64) for number in range(count))
+    plan = plan_vllm(Request(line="cu130"), PINS, SMALL, patches=patches)
+    assert plan.step("source").title == f"unpack vLLM 0.33.0 and apply {said}"
+
+
 def test_every_pinned_version_has_its_extensions_and_unique_paths() -> None:
     assert {release.version for release in PINS.releases} <= set(known_versions())
     for version in known_versions():

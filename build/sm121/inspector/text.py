@@ -33,6 +33,7 @@ _LOADS = {
 _MACHINE = tuple(str(how) for how in LoadsAs if how.machine_code)
 _NOUNS = {Verdict.FAIL: "failure", Verdict.UNKNOWN: "open question", Verdict.WARN: "warning"}
 _FEW_ROWS, _MOST_ROWS = 20, 40
+_NARROWEST = 80
 
 
 def report_text(report: Report, console: Console, verbosity: int = 0) -> None:
@@ -40,14 +41,14 @@ def report_text(report: Report, console: Console, verbosity: int = 0) -> None:
     _verdict(report, console)
     if report.libraries:
         console.print()
-        console.print(_libraries(report, verbosity))
+        _table(_libraries(report, verbosity), console)
     if verbosity and report.families:
         console.print()
-        console.print(_families(report))
+        _table(_families(report), console)
     delivery = _delivery(report, verbosity)
     if delivery.row_count:
         console.print()
-        console.print(delivery)
+        _table(delivery, console)
     least = Verdict.PASS if verbosity else Verdict.WARN
     findings = report.at_least(least)
     if findings:
@@ -58,6 +59,14 @@ def report_text(report: Report, console: Console, verbosity: int = 0) -> None:
         console.print(
             Text(f"\n{plural(hidden, 'more finding')} passed or only inform: -v shows them.", style="dim")
         )
+
+
+def _table(table: Table, console: Console) -> None:
+    """Print a table; on a narrow terminal its lines run on, rather than that names stand one letter a line."""
+    width = console.width
+    console.width = max(width, _NARROWEST)
+    console.print(table)
+    console.width = width
 
 
 def summary(report: Report) -> list[str]:

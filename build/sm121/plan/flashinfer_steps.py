@@ -92,14 +92,15 @@ def flashinfer_steps(choice: Choice, patches: Sequence[tuple[str, str]]) -> tupl
     """All steps in order; `patches` are (name, sha256)."""
     request, line, host, selection = choice.request, choice.line, choice.host, choice.selection
     source = step(
-        "source", f"unpack flashinfer-python {choice.version} and apply {len(patches)} patches",
+        "source",
+        f"unpack flashinfer-python {choice.version} and apply {len(patches)} patch{'' if len(patches) == 1 else 'es'}",
         {"wheel": digests(choice.source), "patches": [list(patch) for patch in patches]},
     )  # fmt: skip
     toolkit = toolkit_step(request, line, host, choice.toolkit_parts, called=list(CALLED))
     tools = step("tools", "unpack the build tools", {"files": digests(*choice.tools)})
     ffi = step("tvm-ffi", f"unpack apache-tvm-ffi {choice.ffi.version}", {"wheel": digests(choice.ffi)})
     libraries = step(
-        "libraries", f"compile {len(selection.modules)} modules",
+        "libraries", f"compile {len(selection.modules)} module{'' if len(selection.modules) == 1 else 's'}",
         {
             "modules": {module.name: list(module.sources) for module in selection.modules},
             "extra": sorted({module.extra for module in selection.modules if module.extra}),

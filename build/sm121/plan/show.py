@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from sm121.plan.model import Group, Plan
 
+_NUMBERS = frozenset({"modules", "units", "CPU time", "peak"})
+_NAMES, _SHORT = 2, 60
 _TITLES = {"vllm": "vLLM", "flashinfer": "FlashInfer's modules"}
 
 
@@ -110,7 +112,7 @@ def show_plan(plan: Plan, console: Console) -> None:
         "CUTLASS": plan.cutlass,
         "jobs": f"{plan.jobs}, of them at most {plan.heavy_jobs} with a heavy file; cache: {plan.cache}",
         "needs": f"{size(sum(d.pin.size for d in plan.downloads))} of downloads, {size(plan.disk)} of disk, "
-        f"{size(plan.memory)} of memory, about {duration(plan.seconds)} of compiling"
+        f"{size(plan.memory)} of memory, {_about(plan.seconds)} of compiling"
         f"{f' and {duration(plan.finishing)} of finishing' if plan.finishing else ''} without a cache",
     }  # fmt: skip
     grid = Table.grid(padding=(0, 2))
@@ -130,12 +132,22 @@ def show_plan(plan: Plan, console: Console) -> None:
         console.print(f"{finding.verdict}: {finding.message}", markup=False)
 
 
+def _about(seconds: float) -> str:
+    """A wall time; costs were measured of device code alone, so a short one says little."""
+    return f"about {duration(seconds)}" if seconds >= _SHORT else "less than a minute"
+
+
+def _table(title: str, *headings: str, right: frozenset[str] = frozenset()) -> Table:
+    """A table whose first two columns are names: one that is broken in two cannot be copied."""
+    table = Table(title=title, title_justify="left", box=None, padding=(0, 1))
+    for number, heading in enumerate(headings):
+        whole = number < _NAMES or heading in right
+        table.add_column(heading, overflow="fold", no_wrap=whole, justify="right" if heading in right else "left")
+    return table
+
+
 def _groups(title: str, heading: str, groups: Sequence[Group], chosen: str = "") -> Table:
-    table = Table(title=title, title_justify="left", box=None, padding=(0, 2))
-    for name in (heading, "modules", "units", "CPU time", "peak", "why"):
-        table.add_column(
-            name, overflow="fold", justify="right" if name in {"modules", "units", "CPU time", "peak"} else "left"
-        )
+    table = _table(title, heading, "modules", "units", "CPU time", "peak", "why", right=_NUMBERS)
     for group in groups:
         table.add_row(
             group.name, str(group.libraries), str(group.units), duration(group.seconds), size(group.peak), group.why,
@@ -145,9 +157,7 @@ def _groups(title: str, heading: str, groups: Sequence[Group], chosen: str = "")
 
 
 def _extensions(plan: Plan) -> Table:
-    table = Table(title="Extensions", title_justify="left", box=None, padding=(0, 2))
-    for heading in ("extension", "origin", "promised device images", "why"):
-        table.add_column(heading, overflow="fold")
+    table = _table("Extensions", "extension", "origin", "promised device images", "why")
     for extension in plan.extensions:
         images = ", ".join(f"{count} x {target}" for target, count in extension.images.items())
         table.add_row(extension.name, extension.origin, images or "-", extension.reason)
@@ -155,9 +165,7 @@ def _extensions(plan: Plan) -> Table:
 
 
 def _steps(plan: Plan) -> Table:
-    table = Table(title="Steps", title_justify="left", box=None, padding=(0, 2))
-    for heading in ("step", "key", "what"):
-        table.add_column(heading, overflow="fold")
+    table = _table("Steps", "step", "key", "what")
     for step in plan.steps:
         table.add_row(step.name, step.key, step.title)
     return table

@@ -76,7 +76,7 @@ def vllm_steps(choice: Choice, patches: Sequence[tuple[str, str]], left_out: Ite
     official = release.official(request.cpu)
     stamped = choice.stamped
     source = step(
-        "source", f"unpack vLLM {release.version} and apply {len(patches)} patches",
+        "source", f"unpack vLLM {release.version} and apply {len(patches)} patch{'' if len(patches) == 1 else 'es'}",
         {"sdist": digests(release.sdist), "patches": [list(patch) for patch in patches]},
     )  # fmt: skip
     toolkit = toolkit_step(request, line, host, choice.toolkit_parts)
