@@ -181,6 +181,8 @@ def test_what_is_neither_a_path_nor_an_image(text: str, said: str) -> None:
     with pytest.raises(ArtifactError, match=said) as caught:
         open_artifact(text)
     assert "\x1b" not in str(caught.value)
+    assert len(caught.value.problems) == 1
+    assert caught.value.do.startswith("check the ")
 
 
 def test_near_names_are_offered(tmp_path: Path) -> None:

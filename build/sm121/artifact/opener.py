@@ -64,7 +64,11 @@ def _named(text: str, platform: Platform, limits: Limits) -> Artifact:
     try:
         reference = ImageReference.parse_familiar(text).identified()
     except ImageError as error:
-        raise ArtifactError([f"{printable(text)} does not exist.", *error.problems], do=error.do) from error
+        reason = " ".join(error.problems)
+        raise ArtifactError(
+            f"{printable(text)} does not exist, and is not the name of an image: {reason}",
+            do=f"check the path, or for an image {error.do}" if error.do else "check the path.",
+        ) from error
     if reference.digest is None and not text.startswith(f"{reference.registry}/"):
         # As with `docker run`, a name without a registry is first of all one of this machine.
         from sm121.artifact.engine import find_in_engine  # noqa: PLC0415 -- as for registries
