@@ -7,11 +7,12 @@ from pathlib import Path
 
 import nox
 
+nox.needs_version = ">=2024.3.2"  # the first that takes one backend or else another
 nox.options.default_venv_backend = "uv|virtualenv"
 nox.options.reuse_existing_virtualenvs = True
 nox.options.sessions = ["lint", "tests"]
 
-PACKAGE = {"PYTHONPATH": "build"}
+PACKAGE = {"PYTHONPATH": str(Path(__file__).parent.resolve() / "build")}
 PACKAGE_PATH = {"MYPYPATH": "build"}
 
 
@@ -133,7 +134,8 @@ def any_verb(session: nox.Session) -> None:
 def inspect(session: nox.Session) -> None:
     """What any wheel, library, environment or image holds for 12.1: `-- ARTIFACT`."""
     install(session, "run")
-    sm121(session, "inspect")
+    with session.chdir(session.invoked_from):  # `nox -f`: an artifact's path is one of where the user stands
+        sm121(session, "inspect")
 
 
 @nox.session

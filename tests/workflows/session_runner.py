@@ -6,6 +6,7 @@ would build for hours gets `--dry-run`. What was run goes to the file that SM121
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -23,6 +24,9 @@ LONG = {"build", "image"}
 
 class Session:
     """As much of a nox session as the sessions of this project use."""
+
+    invoked_from = str(ROOT)
+    chdir = staticmethod(contextlib.chdir)
 
     def __init__(self, posargs: list[str]) -> None:
         self.posargs = posargs
