@@ -46,6 +46,8 @@ def test_what_cannot(text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     ["redis://u:geheim@h/x", "redis://geheim@h:0", "redis://:geheim@h|x", "magic://u:geheim@h", "redis:/u:geheim@h",
+     "redis://u:geheim/x@h", "redis://u:x/geheim@h", "http://h/x?token=geheim", "http://h/x|secret=geheim",
+     "s3://b?region=x&key=geheim", "magic?key=geheim",
      "sccache+redis://u:geheim@h:x", "s3://u:geheim@b?region=x"],
 )  # fmt: skip
 def test_no_message_holds_a_password(text: str) -> None:

@@ -55,7 +55,7 @@ class CompilerCache:
             return cls(CacheProgram(text), read_only=read_only)
         match = re.fullmatch(r"(?:(ccache|sccache)\+)?((\w+)://.*)", text, re.DOTALL)
         if not match:
-            raise ValueError(f"there is no cache {_hidden(text)!r}; there are {FORMS}")
+            raise ValueError(f"there is no cache {_told(_hidden(text))!r}; there are {FORMS}")
         named, url, scheme = match.groups()
         if scheme not in _SCHEMES:
             raise ValueError(f"a cache at {scheme}:// is not known; there are {FORMS}")
@@ -114,16 +114,25 @@ def _hidden(text: str) -> str:
     return re.sub(r"[^/\s]*@", "", text)
 
 
+def _told(url: str) -> str:
+    """A wrong URL as messages show it: also without values and what follows a sign that no URL has."""
+    shown = re.sub(r"//.*@", "//", url, flags=re.DOTALL)
+    shown = re.sub(r"=[^&]*", "=...", shown, flags=re.DOTALL)
+    return re.sub(r"[|\"'`$\\].*", "...", shown, flags=re.DOTALL)
+
+
 def _check(url: str) -> None:
-    shown = _hidden(url)
+    shown = _told(url)
     # ccache reads blanks and bars as ends of the URL, and options behind them.
     if not url.isprintable() or re.search(r"[\s|\"'`$\\]", url):
         raise ValueError(f"{shown!r} holds a character that no cache's URL has; write it as %XX")
     try:
         parts = urlsplit(url)
         port = parts.port
-    except ValueError as error:
-        raise ValueError(f"{shown!r} is no URL: {error}") from None
+    except ValueError:  # its text may repeat a part of the password
+        raise ValueError(
+            f"{shown!r} is no URL: a host and the number of a port were wanted; write a / in a password as %2F"
+        ) from None
     if port == 0:
         raise ValueError(f"{shown!r} names port 0")
     if parts.scheme == "file":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -9,11 +10,11 @@ from typing import TYPE_CHECKING, Protocol
 
 from sm121.audit.smoke.client import Server
 from sm121.audit.smoke.follow import Follower
-from sm121.errors import ServerError, Sm121Error
+from sm121.errors import ServerError, Sm121Error, UsageError
 from sm121.findings import Finding, Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
     from pathlib import Path
 
@@ -185,3 +186,12 @@ class Launch:
 
 def _failed(got: str, advice: str) -> Finding:
     return Finding("smoke.start", "the server", Verdict.FAIL, got, "a server that is up", advice)
+
+
+def require_no_password(urls: Sequence[str]) -> None:
+    """An address is shown and kept in the results: what must not be read there is refused, and not repeated."""
+    if any(re.search(r"//[^/]*@", url) for url in urls):
+        raise UsageError(
+            "an address of --url or --control holds a user's name or a password, which results would show.",
+            do="leave it out, and name the variable that holds the server's key with --api-key-from.",
+        )

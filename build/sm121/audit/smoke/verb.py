@@ -19,7 +19,7 @@ from sm121.audit.smoke.container import ContainerStarter, check_model, engine, f
 from sm121.audit.smoke.environment import LocalStarter, Service, check_wheels, make_environment, wheel_version
 from sm121.audit.smoke.procedure import Bounds, validate
 from sm121.audit.smoke.report import smoke_html, smoke_json, smoke_text
-from sm121.audit.smoke.serving import Launch, Rung
+from sm121.audit.smoke.serving import Launch, Rung, require_no_password
 from sm121.audit.smoke.setups import Ladder, LeftOut, Setup, ladder, rung_names
 from sm121.audit.source import SourceTree
 from sm121.errors import StorageError, UsageError
@@ -221,6 +221,7 @@ def _check(arguments: argparse.Namespace) -> None:
 
 def _asked(arguments: argparse.Namespace, stack: ExitStack, progress: Progress) -> _Asked:
     if arguments.url:
+        require_no_password([*arguments.url, arguments.control or ""])
         other = Rung("control", arguments.control) if arguments.control else None
         return _Asked(tuple(_rungs(arguments.url, arguments.log)), other)
     check_model(arguments.checkpoint)
