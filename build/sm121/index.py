@@ -24,7 +24,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import requests
 from packaging.utils import canonicalize_name
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 from requests.adapters import HTTPAdapter
 from urllib3.exceptions import HTTPError
 from urllib3.util.retry import Retry
@@ -356,7 +356,7 @@ def _without_name(word: str) -> str:
 def _order(version: str) -> tuple[int, Version | str]:
     try:
         return 1, Version(version)
-    except InvalidVersion:
+    except ValueError:
         return 0, version
 
 

@@ -65,7 +65,7 @@ class CudaVersion:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        match = re.fullmatch(r"V?(\d+)\.(\d+)(?:\.(\d+))?(?:\.\d+)*", text.strip())
+        match = re.fullmatch(r"V?(\d{1,9})\.(\d{1,9})(?:\.(\d{1,9}))?(?:\.\d+)*", text.strip())
         if not match:
             raise ValueError(f"a CUDA version looks like 13.0 or 13.0.88, found {text!r}")
         return cls(int(match[1]), int(match[2]), int(match[3] or 0))

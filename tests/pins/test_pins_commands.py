@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -291,3 +292,18 @@ def test_the_table_is_shown_without_writing(world: World, capsys: pytest.Capture
     world.add(wheel("cuda-toolkit", "13.7.0", requires=["nvidia-nvvm==13.7.9.*; extra == 'all'"]))
     assert run("update", "--toolkit-table", "--dry-run") == 0
     assert tomllib.loads(capsys.readouterr().out)["release"] == {"13.7.0": {"nvidia-nvvm": "==13.7.9.*"}}
+
+
+@pytest.mark.parametrize("text", ["a = " + "9" * 6000, "a = " + "[" * 100_000, "", "\n".join(["[runtime]"] * 2)])
+def test_check_reads_what_images_are_made_of(folder: Path, text: str) -> None:
+    (folder / "images.toml").write_text(text)
+    with pytest.raises(PinsError, match=r"images\.toml"):
+        run("check", "--offline", "--pins", folder)
+
+
+@pytest.mark.parametrize("name", ["companions.toml", "toolkits.toml", "tools.toml"])
+def test_versions_of_too_many_digits_are_faults(folder: Path, name: str) -> None:
+    path = folder / name
+    path.write_text(re.sub(r'version = "[\d.]+"', f'version = "{"9" * 5000}"', path.read_text()))
+    with pytest.raises(PinsError, match=name):
+        run("check", "--offline", "--pins", folder)

@@ -8,7 +8,7 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from sm121.arch_lists.intersect import Matching
 from sm121.values import ArchSpec, CudaVersion
@@ -173,7 +173,7 @@ def release_of(version: str) -> Version | None:
     """The public version without its local part; None if it is empty or no version."""
     try:
         return Version(Version(version).public)
-    except InvalidVersion:
+    except ValueError:
         return None
 
 

@@ -9,7 +9,7 @@ from functools import lru_cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from sm121.audit.modules import Role
 from sm121.audit.schemes import Number
@@ -114,7 +114,7 @@ def _head_bits(checkpoint: Checkpoint | None) -> int | None:
 def _version_holds(key: str, value: str, version: str) -> bool:
     try:
         mine = Version(version)
-    except InvalidVersion:
+    except ValueError:
         return False
     return mine < Version(value) if key == "below" else mine >= Version(value)
 

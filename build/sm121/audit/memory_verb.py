@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     import argparse
     from pathlib import Path
 
+_LONGEST = 1 << 16
+"""Characters of a line: one without an end is no line."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Cost:
@@ -66,8 +69,8 @@ def _length(arguments: argparse.Namespace, cost: _Cost) -> int:
 
 def _of_log(path: Path) -> _Cost:
     log = BootLog()
-    with open_text(path) as lines:
-        log.read(lines)
+    with open_text(path) as file:
+        log.read(iter(lambda: file.readline(_LONGEST), ""))
     if log.bytes_per_token is None:
         wanted = "`Available KV cache memory: N GiB` and, after it, `KV cache size: N tokens`"
         bad = [f"{name.replace('_', ' ')} {text!r} cannot be right" for name, text in log.unusable.items()]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from packaging.utils import canonicalize_name
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 from rich.table import Table
 
 from sm121.artifact.imagedocs import LINUX_ARM64, Platform
@@ -277,7 +277,7 @@ def _split(flashinfer: str) -> bool:
     """Whether modules lie in a wheel for each target and a small one finds them: from 0.7 on."""
     try:
         return Version(flashinfer) >= Version("0.7")
-    except InvalidVersion:
+    except ValueError:
         return False
 
 
@@ -307,7 +307,7 @@ def _labels(wheels: Sequence[BuiltWheel], base: tuple[str, Sha256], runtime: Run
 def _public(text: str) -> str:
     try:
         return Version(text).public
-    except InvalidVersion:
+    except ValueError:
         return text
 
 

@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from packaging.utils import canonicalize_name
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 if TYPE_CHECKING:
     import re
@@ -101,7 +101,7 @@ class Project:
         """The rules for `version`; for one that has no valid version or no rules, those of the project alone."""
         try:
             public: Version | None = Version(Version(version).base_version)
-        except InvalidVersion:
+        except ValueError:
             public = None
         release = next(
             (item for item in self.releases if public and item.versions.contains(public, prereleases=True)), None

@@ -11,7 +11,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from sm121 import pins
 from sm121.build_commands import add_plan_options
@@ -121,7 +121,7 @@ def _of_library(verb: argparse.ArgumentParser) -> None:
 def _bisect(arguments: argparse.Namespace, make: Callable[[argparse.Namespace], Row]) -> int:
     try:
         re.compile(arguments.kernel)
-    except re.error as error:
+    except (re.error, OverflowError, RecursionError) as error:
         raise UsageError(f"--kernel {arguments.kernel!r} is no regular expression: {error}.") from error
     row = make(arguments)
     if len(row.titles) < 2:
@@ -187,7 +187,7 @@ def _versions(arguments: argparse.Namespace) -> Row:
     loaded = pins.load(arguments.pins)
     try:
         wanted = sorted(arguments.versions or [one.version for one in loaded.releases], key=Version)
-    except InvalidVersion as error:
+    except ValueError as error:
         raise UsageError(f"a version looks like 0.33.0: {error}.") from error
     releases = [loaded.vllm(version) for version in wanted]
     progress = Progress(quiet=arguments.quiet)

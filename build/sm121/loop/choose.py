@@ -99,7 +99,7 @@ def by_kernel(ground: Ground, word: str) -> dict[str, tuple[str, ...]]:
     """
     try:
         pattern = re.compile(word)
-    except re.error as error:
+    except (re.error, OverflowError, RecursionError) as error:
         raise UsageError(f"{word!r} is no regular expression: {error}.") from error
     kernels = ground.kernels
     families = policy().families

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from packaging.metadata import parse_email
 from packaging.utils import canonicalize_name
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from sm121.artifact.folder import FolderArtifact
 from sm121.artifact.metadata import DirectUrl, Stamp
@@ -97,7 +97,7 @@ def _read(info: Path, project: str) -> Installed:
     version = raw.get("version", "")
     try:
         version = str(Version(version))
-    except InvalidVersion:
+    except ValueError:
         problems.append(f"{info / 'METADATA'} has no version that PEP 440 reads: {version!r}.")
     try:
         text = (info / "RECORD").read_text(encoding="utf-8")

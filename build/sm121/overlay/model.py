@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from sm121 import __version__
 from sm121.errors import OverlayError, PinsError
@@ -128,7 +128,7 @@ class Overlay:
         try:
             if str(Version(self.version)) != self.version or ".overlay." in f".{Version(self.version).local}.":
                 faults.append(f"{self.version} is not the version of a release as PEP 440 writes it.")
-        except InvalidVersion:
+        except ValueError:
             faults.append(f"{self.version!r} is no version.")
         return faults
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from packaging.metadata import parse_email
 from packaging.tags import compatible_tags, cpython_tags
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from sm121.findings import Finding, Verdict
 from sm121.pack.platform_tag import libraries_elsewhere
@@ -115,7 +115,7 @@ def judge_names(filename: str, dist_info: str, metadata_version: str, wheel_tags
 def _same_version(found: str, wanted: Version) -> bool:
     try:
         return Version(found) == wanted
-    except InvalidVersion:
+    except ValueError:
         return False
 
 

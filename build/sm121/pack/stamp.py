@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 from packaging.utils import canonicalize_name
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from sm121.errors import PackError
 from sm121.findings import Finding, Verdict
@@ -96,7 +96,7 @@ def version_fields(version: Version) -> tuple[int | str, ...]:
 def _release(text: str, problems: list[str]) -> Version | None:
     try:
         version = Version(text)
-    except InvalidVersion:
+    except ValueError:
         reason = "it has two plus signs" if text.count("+") > 1 else "PEP 440 does not read it"
         problems.append(f"a released version was wanted for the stamp, found {text!r}: {reason}.")
         return None
@@ -118,7 +118,7 @@ def judge_version(found: str, pinned: str) -> Finding:
     check, wanted = "stamp.pinned", f"version {pinned.removeprefix('v')}, as pinned"
     try:
         have, want = Version(found), Version(pinned)
-    except InvalidVersion as error:
+    except ValueError as error:
         return Finding(
             check,
             "version",
@@ -157,7 +157,7 @@ def judge_override(folder: str, *, has_git: bool, env: dict[str, str]) -> tuple[
     for name, value in given:
         try:
             version = Version(value)
-        except InvalidVersion:
+        except ValueError:
             findings.append(
                 Finding(
                     check, name, Verdict.FAIL, f"{value!r}, which is no version", "a version as PEP 440 reads it",

@@ -29,6 +29,7 @@ from sm121.pins.edit import Edits
 from sm121.pins.environment import Environment
 from sm121.pins.explain import explain
 from sm121.pins.facts import gather
+from sm121.pins.images import load_images
 from sm121.pins.loading import load
 from sm121.pins.lock import lock
 from sm121.pins.model import Cpu
@@ -160,6 +161,7 @@ def _check(arguments: argparse.Namespace) -> int:
         findings = judge(_frozen(arguments.freeze, Cpu(arguments.cpu), arguments.cuda))
     else:
         _, line, release, cpu = _chosen(arguments)
+        load_images(arguments.pins)  # what images are made of is checked by its form
         facts = None if arguments.offline else gather(line, release, cpu, beside=arguments.beside)
         findings = check(line, release, cpu, facts, beside=arguments.beside)
     findings = sorted_findings(findings)

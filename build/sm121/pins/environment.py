@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Self
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from sm121.errors import UsageError
 from sm121.findings import Finding, Verdict
@@ -80,7 +80,7 @@ def parsed(text: str) -> Version | None:
     """A PEP 440 version, None for anything else."""
     try:
         return Version(text)
-    except InvalidVersion:
+    except ValueError:
         return None
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name, parse_sdist_filename, parse_wheel_filename
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from sm121.errors import PinsError
 from sm121.pins.knowledge import toolkit_releases
@@ -175,7 +175,7 @@ def _misnamed(filename: str, name: str, version: str, key: str) -> str:
 def _version(text: str) -> Version | None:
     try:
         return Version(text)
-    except InvalidVersion:
+    except ValueError:  # InvalidVersion, or more digits than a number may have
         return None
 
 
@@ -244,7 +244,7 @@ def _local(text: str) -> str:
     """A local version in its normal form."""
     try:
         version = Version(f"1+{text}")
-    except InvalidVersion as error:
+    except ValueError as error:
         raise ValueError("a local version is letters and digits separated by dots (PEP 440)") from error
     if version.local != text:
         raise ValueError(f"its normal form is {version.local}")

@@ -145,7 +145,7 @@ def select(version: str, arch: ArchSpec, wanted: Sequence[str]) -> Selection:
             continue
         try:
             matching = [name for name in modules if re.fullmatch(word, name)]
-        except re.error as error:
+        except (re.error, OverflowError, RecursionError) as error:
             problems.append(f"{word!r} is no regular expression: {error}.")
             continue
         tied = [name for name in matching if modules[name].left_out]

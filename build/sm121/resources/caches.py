@@ -7,7 +7,7 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from sm121.findings import Finding, Verdict
 from sm121.values import CudaVersion
@@ -27,7 +27,7 @@ def judge_cache(name: str, version: str, *, ptx: bool = False, cuda: CudaVersion
         return [_finding(subject, Verdict.UNKNOWN, f"nothing is known of a compiler cache called {name!r}")]
     try:
         number = Version(version)
-    except InvalidVersion:
+    except ValueError:
         return [_finding(subject, Verdict.UNKNOWN, f"{version!r} is no version")]
     findings = [
         _finding(subject, Verdict.WARN, rule["says"], rule["advice"], rule["source"])

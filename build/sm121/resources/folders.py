@@ -6,7 +6,7 @@ import posixpath
 import re
 from typing import TYPE_CHECKING
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from sm121.findings import Finding, Verdict
 
@@ -59,7 +59,7 @@ def judge_cutlass(name: str, text: str, pin: str) -> list[Finding]:
     found = ".".join(part[1] for part in parts if part)
     try:
         same = Version(found) == Version(pin)
-    except InvalidVersion:
+    except ValueError:
         return [_finding(name, Verdict.UNKNOWN, f"CUTLASS {found}", f"CUTLASS {pin}, which is no version")]
     if same:
         return [_finding(name, Verdict.PASS, f"CUTLASS {found}")]

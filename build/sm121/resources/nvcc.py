@@ -7,7 +7,7 @@ import re
 import shlex
 from typing import TYPE_CHECKING, Any
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from sm121.findings import Finding, Verdict
 from sm121.resources.toolkit import first_release, supports, toolkit_data
@@ -119,7 +119,7 @@ def _drivers(needed: Mapping[str, str], cuda: CudaVersion, min_driver: str | Non
     floor = max((Version(row["minimum"]) for row in rows), default=Version("0"))
     try:
         oldest = Version(min_driver) if min_driver else None
-    except InvalidVersion:
+    except ValueError:
         yield _flag("driver", Verdict.UNKNOWN, f"{min_driver!r} is no driver version")
         return
     if oldest and oldest < floor:

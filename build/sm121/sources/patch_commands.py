@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from packaging.utils import canonicalize_name
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 from rich.console import Console
 from rich.table import Table
 
@@ -341,7 +341,7 @@ def _newest(request: Request, series: str) -> str:
 def _version(text: str) -> str:
     try:
         return str(Version(text))
-    except InvalidVersion as error:
+    except ValueError as error:
         raise UsageError(f"a version looks like 0.33.0, found {text!r}.") from error
 
 

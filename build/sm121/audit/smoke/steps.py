@@ -10,7 +10,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from sm121.audit.smoke.coherence import Fault, read_reply
 from sm121.audit.smoke.prompts import RAW, RECORDS, extracted, extraction_prompt, load_prompt, long_prompt
@@ -43,7 +43,7 @@ def check_version(found: str, wanted: str) -> Finding:
 def _public(text: str) -> str:
     try:
         return Version(text).public
-    except InvalidVersion:
+    except ValueError:
         return text
 
 

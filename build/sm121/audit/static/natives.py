@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from sm121.audit.patterns import compiled
 from sm121.audit.static.objects import field_default, fields
@@ -266,5 +266,5 @@ def _version(text: Value) -> Value:
         return Unknown(f"the version {shown(text)}", some=True)
     try:
         return Version(text)
-    except InvalidVersion as error:
+    except ValueError as error:
         raise UpstreamError("InvalidVersion", text) from error

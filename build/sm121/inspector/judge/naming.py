@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from sm121.findings import Finding, Verdict
 from sm121.inspector.judge.line import cuda_of
@@ -120,6 +120,6 @@ def _same(said: str, have: str) -> bool:
     """Equal as versions; what is said without a local part accepts any."""
     try:
         wanted, found = Version(said), Version(have)
-    except InvalidVersion:
+    except ValueError:
         return said == have
     return wanted.public == found.public and wanted.local in {None, found.local}

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from sm121.findings import Finding, Verdict
 from sm121.inspector.words import joined, shown
@@ -74,7 +74,7 @@ def judge_version(text: str, subject: str) -> Iterator[Finding]:
     """Faults that a version shows by itself."""
     try:
         version = Version(text)
-    except InvalidVersion:
+    except ValueError:
         reason = "it has two plus signs" if text.count("+") > 1 else "PEP 440 does not read it"
         got = f"{shown(text)} is no version: {reason}"
         yield Finding("stamp.valid", subject, Verdict.FAIL, got, "a version by PEP 440", source=_PEP440)
@@ -120,7 +120,7 @@ def _expected(stamp: Stamp, expected: str) -> Iterator[Finding]:
     """The version that was asked for; one without a local part accepts any local part."""
     try:
         want = Version(expected)
-    except InvalidVersion:
+    except ValueError:
         got = f"the expected version {shown(expected)} is no version"
         yield Finding(
             "stamp.expected", stamp.project, Verdict.UNKNOWN, got, "a version by PEP 440", source=_PEP440
@@ -129,7 +129,7 @@ def _expected(stamp: Stamp, expected: str) -> Iterator[Finding]:
     for place, text in stamp.places.items():
         try:
             have = Version(text)
-        except InvalidVersion:
+        except ValueError:
             have = None
         if have is not None and have.public == want.public and (want.local is None or have.local == want.local):
             yield Finding("stamp.expected", stamp.project, Verdict.PASS, f"{place} says {text}, as expected")
@@ -163,5 +163,5 @@ def judge_build_record(record: Mapping[str, object]) -> Iterator[Finding]:
 def _normal(text: str) -> str:
     try:
         return str(Version(text))
-    except InvalidVersion:
+    except ValueError:
         return text

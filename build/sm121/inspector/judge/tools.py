@@ -6,7 +6,7 @@ import posixpath
 import re
 from typing import TYPE_CHECKING
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from sm121.findings import Finding, Verdict
 from sm121.inspector.judge.line import cuda_of
@@ -156,7 +156,7 @@ def _split(version: str) -> bool:
     """Whether modules lie in a package for each target and a small one finds them: from 0.7 on."""
     try:
         return Version(version) >= Version("0.7")
-    except InvalidVersion:
+    except ValueError:
         return False
 
 
@@ -246,5 +246,5 @@ def _version(text: str) -> CudaVersion | None:
 def _public(text: str) -> str:
     try:
         return Version(text).public
-    except InvalidVersion:
+    except ValueError:
         return text
