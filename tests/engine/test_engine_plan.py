@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from sm121 import pins
+from sm121 import cli, pins
 from sm121.engine.context import direct_requirements, fill_context, locked_requirements
 from sm121.engine.features import BuildCall, Features, build_command, docker_environment
 from sm121.engine.plan import ImagePlan, Request, plan_image, plan_json, show_plan
-from sm121.errors import PinsError, PlanError
+from sm121.errors import PackError, PinsError, PlanError
 from sm121.findings import Verdict
 from sm121.image.record import BuiltWheel
 from sm121.image.runtime_set import RuntimeSet
@@ -276,3 +276,27 @@ def test_image_pins_without_day_or_digest_do_not_load(tmp_path: Path) -> None:
         (tmp_path / "images.toml").write_text(pinned.replace(*change))
         with pytest.raises(PinsError, match=word):
             load_images(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("version", "said"),
+    [
+        (
+            "0.33.0+cu130.sm121.partial",
+            "no complete wheel of vLLM 0.33.0, line cu130, for aarch64; parts are never",
+        ),
+        ("0.33.0+cu135.sm121", "no wheel of vLLM 0.33.0, line cu130, for aarch64."),
+    ],
+)
+def test_a_part_is_not_taken_unasked_and_told(
+    version: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    part = wheel(version=version, line=version[7:12])
+    (tmp_path / part.filename).write_bytes(b"")
+    (tmp_path / f"{part.filename}.manifest.json").write_bytes(part.manifest.to_json())
+    words = ["image", "--dry-run", "--dist", str(tmp_path), "--pins", str(ROOT / "pins")]
+    assert cli.run(words) == PackError.exit_code
+    error = capsys.readouterr().err
+    assert said in error
+    assert (part.filename in error) is version.endswith(".partial")
+    assert "--wheel" in error

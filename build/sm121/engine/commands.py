@@ -183,13 +183,18 @@ def _planned(arguments: argparse.Namespace) -> tuple[ImagePlan, tuple[Path, ...]
 def _found(dist: Path, line: str, cpu: Cpu, version: str) -> list[Path]:
     """The published wheels of a line: of each project the one there is."""
     found: dict[str, list[Path]] = {}
+    parts: list[str] = []
     for file in sorted(dist.glob("*.whl.manifest.json")):
         wheel = file.with_name(file.name.removesuffix(".manifest.json"))
         subject = Manifest.from_json(file.read_bytes(), file.name).subject
         project = project_of(wheel.name)
         ours = project.startswith(_PROJECTS) and (subject.line, subject.cpu) == (line, cpu)
         other = project == "vllm" and subject.base != version
-        if ours and not other and wheel.is_file() and not subject.version.endswith(".partial"):
+        if not ours or other or not wheel.is_file():
+            continue
+        if subject.version.endswith(".partial"):
+            parts += [wheel.name] * (project == "vllm")
+        else:
             found.setdefault(project, []).append(wheel)
     doubled = [path.name for paths in found.values() if len(paths) > 1 for path in paths]
     if doubled:
@@ -198,8 +203,11 @@ def _found(dist: Path, line: str, cpu: Cpu, version: str) -> list[Path]:
             do="name those you mean with --wheel.",
         )
     if "vllm" not in found:
+        complete, and_parts = (
+            ("complete ", f"; parts are never taken unasked: {', '.join(parts)}") if parts else ("", "")
+        )
         raise PackError(
-            f"{dist} holds no wheel of vLLM {version}, line {line}, for {cpu}.",
+            f"{dist} holds no {complete}wheel of vLLM {version}, line {line}, for {cpu}{and_parts}.",
             do=f"build it: `sm121 build --line {line}`, or name one with --wheel.",
         )
     return [path for paths in found.values() for path in paths]
