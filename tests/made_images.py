@@ -69,13 +69,13 @@ def sha256(data: bytes) -> str:
 
 def base_layout(
     folder: Path, files: Mapping[str, bytes | str] | None = None, *, architecture: str = "arm64",
-    run: Mapping[str, Any] | None = None,
+    variant: str = "", run: Mapping[str, Any] | None = None,
 ) -> str:  # fmt: skip
     """Write an OCI layout of one plain layer; gives its digest."""
     layer = tar_of(base_files() if files is None else files)
     config = json.dumps(
         {
-            "architecture": architecture, "os": "linux", "config": dict(run or {"Cmd": ["bash"]}),
+            "architecture": architecture, **({"variant": variant} if variant else {}), "os": "linux", "config": dict(run or {"Cmd": ["bash"]}),
             "rootfs": {"type": "layers", "diff_ids": [sha256(layer)]}, "history": [{"created_by": "made"}],
         }
     ).encode()  # fmt: skip

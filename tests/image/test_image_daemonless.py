@@ -184,6 +184,14 @@ def test_verify_passes_what_was_made(made: PublishedImage) -> None:
     assert "layers were not read" in checked(made.layout, made.record, contents=False)["verify.wheel"].got
 
 
+def test_a_base_may_name_the_only_variant_of_arm64(world: World, tmp_path: Path) -> None:
+    """Debian's bases for arm64 say v8; found on a whole image."""
+    digest = base_layout(tmp_path / "v8", variant="v8")
+    image = make(world, base=f"oci:{tmp_path / 'v8'}@{digest}")
+    assert config_of(image)["variant"] == "v8"
+    assert checked(image.layout, image.record)["verify.platform"].verdict is Verdict.PASS
+
+
 def blob(layout: Path, digest: Sha256) -> Path:
     return layout / "blobs" / "sha256" / digest.hex
 

@@ -161,3 +161,11 @@ def test_a_mirror_must_have_all_of_it(tmp_path: Path) -> None:
     next(world.mirror.glob("one*")).unlink()
     with pytest.raises(PinsError, match=r"one 1\.0 with the locked hash is not in"):
         wheels_of(RuntimeSet.read(world.lock), tmp_path / "other", QUIET, world.mirror)
+
+
+def test_a_password_in_a_lock_is_not_repeated() -> None:
+    more = "--index-url https://me:geheim@index.example/simple\nfoo @ https://me:geheim@index.example/foo.whl\n"
+    with pytest.raises(PinsError) as caught:
+        RuntimeSet.parse(LOCK + "\n" + more, "lock")
+    assert len(caught.value.problems) == 2
+    assert "geheim" not in str(caught.value)

@@ -118,7 +118,9 @@ def _name(name: Sha256 | str, digest: Sha256) -> Iterator[Finding]:
 
 def _documents(record: ImageRecord, manifest: Manifest, config: ImageConfig) -> Iterator[Finding]:
     """Layers, configuration, base and platform against the record."""
-    yield _same("verify.platform", "platform", str(config.platform), str(record.platform))
+    same = record.platform.accepts(config.platform)  # bases of arm64 may name its only variant, v8
+    got = record.platform if same else config.platform
+    yield _same("verify.platform", "platform", str(got), str(record.platform))
     yield _same("verify.config", "configuration", str(manifest.config.digest), str(record.config))
     stored = [str(layer.digest) for layer in manifest.layers]
     yield _same("verify.layers", f"{len(stored)} layers", stored, [str(layer.digest) for layer in record.layers])
