@@ -134,6 +134,8 @@ def test_explain_as_json(capsys: pytest.CaptureFixture[str]) -> None:
 def test_explain_an_unknown_name() -> None:
     with pytest.raises(UsageError, match=r"nothing is pinned or known about 'torhc', did you mean torch\?"):
         run("explain", "torhc", "--offline")
+    with pytest.raises(UsageError, match=r"nothing is pinned or known about 'nosuch'\.$"):
+        run("explain", "nosuch", "--offline")
 
 
 def test_explain_a_shared_toolkit_once() -> None:

@@ -80,7 +80,10 @@ def run_explain(arguments: argparse.Namespace) -> int:
 def run_oracle(arguments: argparse.Namespace) -> int:
     """The verb oracle; returns the exit status."""
     if bool(arguments.artifact) == bool(arguments.diff):
-        raise UsageError("oracle takes artifacts, or --diff with two.")
+        raise UsageError(
+            "oracle takes artifacts, or --diff with two.",
+            do="name a wheel, a source distribution or an installation.",
+        )
     base = Request(
         capability=arguments.target, cuda=arguments.cuda, environment=_pairs(arguments.env, "--env"),
         answers=_answers(arguments.answer),

@@ -26,7 +26,7 @@ _NAMES: dict[type, str] = {
 
 def closest(word: str, known: Iterable[str]) -> str:
     """A suggestion for a misspelt word: ", did you mean x?", or "". Of equally near ones the first is named."""
-    best, nearest = "", 0.5
+    best, nearest = "", 0.55
     for name in known:
         ratio = SequenceMatcher(None, word.lower(), name.lower()).ratio()
         if ratio > nearest:
