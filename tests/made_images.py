@@ -75,7 +75,8 @@ def base_layout(
     layer = tar_of(base_files() if files is None else files)
     config = json.dumps(
         {
-            "architecture": architecture, **({"variant": variant} if variant else {}), "os": "linux", "config": dict(run or {"Cmd": ["bash"]}),
+            "architecture": architecture, "os": "linux", "config": dict(run or {"Cmd": ["bash"]}),
+            **({"variant": variant} if variant else {}),
             "rootfs": {"type": "layers", "diff_ids": [sha256(layer)]}, "history": [{"created_by": "made"}],
         }
     ).encode()  # fmt: skip
