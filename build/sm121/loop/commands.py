@@ -15,6 +15,7 @@ from rich.console import Console
 from sm121.build_commands import add_plan_options, planned
 from sm121.cache_options import compiler_cache
 from sm121.errors import RegressionError, Sm121Error, UsageError
+from sm121.inspector.words import plural
 from sm121.loop import show
 from sm121.loop.compare import Change, Limit
 from sm121.loop.disassembly import differences, nvdisasm
@@ -170,7 +171,7 @@ def _once(task: Task) -> int:
         session = Session(task.build, task.state, task.base, records=not arguments.around)
         chosen = task.choose(session)
         if chosen:
-            progress.say(f"{len(chosen)} units, from {task.state.title}:")
+            progress.say(f"{plural(len(chosen), 'unit')}, from {task.state.title}:")
             if (count := len(differing(task.base.files, task.state.files))) > _OTHER_VERSION:
                 version = f"{task.build.plan.project} {task.build.plan.version}"
                 progress.say(f"  {count} files differ from {version}: is it that version?", style="yellow")
@@ -193,7 +194,7 @@ def _once(task: Task) -> int:
             if arguments.sass:
                 _sass(done, task, console)
         made = sum(result.cost is not None for result in done.results)
-        progress.say(f"{made} of {len(chosen)} units compiled in {duration(seconds)}", style="dim")
+        progress.say(f"{made} of {plural(len(chosen), 'unit')} compiled in {duration(seconds)}", style="dim")
         if found:
             raise compile_error(found, chosen, session, applied_patches(session, arguments.patches))
     if faults:
@@ -222,7 +223,7 @@ def _dry_run(task: Task) -> int:
     if task.arguments.json:
         print(json.dumps(shown.data, indent=2))
         return 0
-    print(f"{len(shown.units)} units would be compiled, from {task.state.title}:")
+    print(f"{plural(len(shown.units), 'unit')} would be compiled, from {task.state.title}:")
     for path, why in shown.units.items():
         print(f"  {path}  ({', '.join(why[:4])})")
     for note in shown.notes:

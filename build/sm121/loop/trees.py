@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Self
 
 from sm121 import process
 from sm121.compile.edges import Edge, edges, recorded
+from sm121.inspector.words import plural
 from sm121.loop.source import bring, configure_digest, digests
 from sm121.steps import Edited
 
@@ -62,7 +63,7 @@ def pinned(build: Build) -> State:
     """The sources that a release is built from: upstream's, with the patches of this version."""
     plan = build.plan
     patched = len(plan.step("source").inputs["patches"])
-    title = f"{plan.project} {plan.version}" + (f" with {patched} patches" if patched else "")
+    title = f"{plan.project} {plan.version}" + (f" with {plural(patched, 'patch', 'patches')}" if patched else "")
     return State.of(title, build.work.result(plan.step("source")) / "tree")
 
 
