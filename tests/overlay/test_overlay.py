@@ -275,6 +275,41 @@ def test_what_was_kept_and_is_damaged_is_not_put_back(tmp_path: Path) -> None:
         remove(env, "vllm")
 
 
+@pytest.mark.parametrize(
+    "told",
+    [
+        "", "null", "{}", "[" * 100_000, '{"info": 5, "changes": 5}', '{"info": "x.dist-info", "changes": [["a", "b"]]}',
+        json.dumps({"info": "../x", "changes": []}),
+        json.dumps({"info": "x.dist-info", "changes": [["../../../../outside", "0" * 64, "0" * 64]]}),
+        json.dumps({"info": "x.dist-info", "changes": [["/outside", "0" * 64, "0" * 64]]}),
+    ],
+)  # fmt: skip
+def test_a_list_of_changes_that_was_tampered_with_changes_nothing(tmp_path: Path, told: str) -> None:
+    env = environment(tmp_path / "env")
+    _, installed = apply(overlay(tmp_path / "made", env), env)
+    (installed.kept / "changes.json").write_text(told)
+    before = snapshot(tmp_path)
+    for ask in (status, remove):
+        with pytest.raises(OverlayError, match="cannot be used") as caught:
+            ask(env, "vllm")
+        assert caught.value.do
+    assert snapshot(tmp_path) == before
+
+
+def test_an_overlay_whose_document_is_gone_is_told(tmp_path: Path) -> None:
+    env = environment(tmp_path / "env")
+    _, installed = apply(overlay(tmp_path / "made", env), env)
+    (installed.kept / "overlay.json").unlink()
+    with pytest.raises(OverlayError, match="cannot be used"):
+        status(env, "vllm")
+
+
+def test_a_ledger_without_an_end_is_refused(tmp_path: Path) -> None:
+    env = environment(tmp_path / "env", files={f"vllm-{VERSION}.dist-info/sm121.json": b"[" * 100_000})
+    with pytest.raises(OverlayError, match="cannot be read"):
+        apply(overlay(tmp_path / "made", env), env)
+
+
 class Stopped(BaseException):
     """The process is gone: nothing is caught or cleaned up after it."""
 

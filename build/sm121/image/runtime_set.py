@@ -78,7 +78,7 @@ class RuntimeSet:
         for line in _logical(text):
             match = _PIN.fullmatch(line)
             if match is None:
-                faults.append(f"{name}: {line[:80]!r} is no NAME==VERSION with a sha256.")
+                faults.append(f"{name}: {index.public_text(line)[:80]!r} is no NAME==VERSION with a sha256.")
                 continue
             key = canonicalize_name(match["name"])
             if key in packages:

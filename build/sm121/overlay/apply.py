@@ -17,11 +17,11 @@ import shutil
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sm121.errors import LockedError, OverlayError, PackError
 from sm121.overlay.installed import KEPT, Installed, find_installed
-from sm121.overlay.model import DOCUMENT, FILES, Overlay, read_overlay
+from sm121.overlay.model import DOCUMENT, FILES, Overlay, is_inside, read_overlay
 from sm121.overlay.texts import has_ledger, overlaid_texts
 from sm121.pack.ledger import LEDGER_NAME
 from sm121.pack.platform_tag import elf_machine
@@ -271,26 +271,42 @@ def _overlay(kept: Path) -> Overlay | None:
     """The overlay whose putting on got so far that something may have changed; None before that."""
     if not (kept / _CHANGES).exists():
         return None
-    return Overlay.from_json((kept / DOCUMENT).read_bytes(), str(kept / DOCUMENT))
+    try:
+        data = (kept / DOCUMENT).read_bytes()
+    except OSError as error:
+        raise _unusable(kept / DOCUMENT, error.strerror or str(error)) from error
+    return Overlay.from_json(data, str(kept / DOCUMENT))
 
 
 def _changes(kept: Path) -> list[Change]:
-    rows = enumerate(_told(kept)["changes"])
-    return [Change(number, path, Sha256(before), Sha256(after)) for number, (path, before, after) in rows]
+    return _told(kept)[1]
 
 
 def _old(kept: Path) -> str:
-    return str(_told(kept)["info"])
+    return _told(kept)[0]
 
 
-def _told(kept: Path) -> dict[str, Any]:
+def _told(kept: Path) -> tuple[str, list[Change]]:
+    """The release's dist-info, and what was changed. Files are written by it: none outside of the site folder."""
     try:
-        told: dict[str, Any] = json.loads((kept / _CHANGES).read_bytes())
-    except (OSError, ValueError) as error:
-        raise OverlayError(
-            f"{kept / _CHANGES} cannot be read: {error}.", do="install the release's wheel anew."
-        ) from error
-    return told
+        told = json.loads((kept / _CHANGES).read_bytes())
+        info = str(told["info"])
+        rows = enumerate(told["changes"])
+        changes = [Change(number, str(path), Sha256(old), Sha256(new)) for number, (path, old, new) in rows]
+    except OSError as error:
+        raise _unusable(kept / _CHANGES, error.strerror or str(error)) from error
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise _unusable(kept / _CHANGES, f"{type(error).__name__}: {error}") from error
+    outside = [each for each in (info, *(change.path for change in changes)) if not is_inside(each)]
+    if outside or "/" in info:
+        raise _unusable(kept / _CHANGES, f"it names {', '.join(outside) or info}")
+    return info, changes
+
+
+def _unusable(file: Path, reason: str) -> OverlayError:
+    return OverlayError(
+        f"{file} cannot be used: {reason}.", do="install the release's wheel anew; nothing was changed."
+    )
 
 
 def _now(info: Path, path: str, kept: Path) -> Path:

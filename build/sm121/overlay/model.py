@@ -119,7 +119,7 @@ class Overlay:
         faults = [
             f"{each.path!r} is no path of a library inside of a site folder."
             for each in self.pieces
-            if each.path.startswith("/") or {"", ".", ".."} & {*each.path.split("/")} or "\\" in each.path
+            if not is_inside(each.path)
         ]
         if not self.pieces:
             faults.append("an overlay without a library lays nothing over anything.")
@@ -131,6 +131,11 @@ class Overlay:
         except ValueError:
             faults.append(f"{self.version!r} is no version.")
         return faults
+
+
+def is_inside(path: str) -> bool:
+    """Whether a path with / between its parts stays below the folder that it is joined to, and has one spelling."""
+    return not ({"", ".", ".."} & {*path.split("/")} or "\\" in path or "\0" in path)
 
 
 def read_overlay(folder: Path) -> Overlay:

@@ -55,7 +55,7 @@ def _ledger(data: bytes, overlay: Overlay) -> bytes:
                 library.update(origin="overlay", sha256=piece.sha256.hex, size=piece.size)
         content["wheel_version"] = overlay.stamped
         content["overlay"] = overlay.to_data()
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise PackError(f"{LEDGER_NAME} cannot be read: {error!r}.") from error
     return (json.dumps(content, indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode()
 
