@@ -90,6 +90,7 @@ def test_the_list_of_modules_is_what_upstreams_scripts_write_down(tmp_path: Path
     assert written == {module.name for module in known}
 
 
+@pytest.mark.long
 def test_a_module_becomes_wheels_with_the_same_bytes_in_any_folder(tmp_path: Path) -> None:
     """Hermetic toolkit, cross to aarch64, the target's loader, inspection; compiled once and taken from the cache once."""
     plan = plan_for("page")

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from sm121.compile.caching import CacheUse
 
-pytestmark = [pytest.mark.real, pytest.mark.network]
+pytestmark = [pytest.mark.real, pytest.mark.network, pytest.mark.long]
 
 ROOT = Path(__file__).resolve().parents[2]
 OBJECTS = (

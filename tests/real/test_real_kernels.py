@@ -115,6 +115,7 @@ def test_an_edited_kernel_shows_what_it_became(place: Place) -> None:
     assert all(kernel["beside"]["sm_121a"]["registers"] for kernel in beside["kernels"])
 
 
+@pytest.mark.long
 def test_a_comment_changes_no_machine_code(place: Place) -> None:
     place.run("kernels", UNIT)
     place.replace(UNIT, LINE, f"/* as it was */ {LINE}")
@@ -123,6 +124,7 @@ def test_a_comment_changes_no_machine_code(place: Place) -> None:
     assert unit["same"]
 
 
+@pytest.mark.long
 def test_a_header_compiles_its_dependents_and_nothing_else(place: Place) -> None:
     """First chosen by the text, then, once they were compiled, by ninja's record."""
     place.run("kernels", UNIT, "--before", "none")
@@ -165,6 +167,7 @@ def test_a_missing_suffix_is_explained(place: Place) -> None:
     assert "12.1a" in said
 
 
+@pytest.mark.long
 def test_patches_are_compared_and_searched(place: Place) -> None:
     """Three patches on one unit; the middle one changes machine code, and is found."""
     edits = ("/* one */ ", "2.0f * ", "/* three */ ")

@@ -107,6 +107,7 @@ def test_genuine_sources_become_code_for_gb10_and_ask_the_older_runtime_for_noth
     assert overall(judge_runtime(needs, policy().runtimes, None, runtime)) is Verdict.PASS
 
 
+@pytest.mark.long
 def test_the_same_toolkit_out_of_an_image_compiles(work: Path, tmp_path: Path) -> None:
     """As in the vendor's images, with links left out: what `--cuda-image` takes makes code for GB10."""
     plan = plan_for()
