@@ -50,6 +50,13 @@ def ptxas_of(release: str, into: Path) -> Path:
     return program
 
 
+def inspection_program(name: str, into: Path) -> Path:
+    """cuobjdump or nvdisasm, as a build has it look at its result."""
+    (file,) = (file for file in PINS.line("").inspect_tools(HOST) if name in file.filename)
+    (program,) = unpacked(into, file).rglob(f"bin/{name}")
+    return program
+
+
 def run_python(script: Path, *arguments: Path) -> str:
     """Run a script in a process of its own: a library that crashes takes only that down."""
     return process.run([sys.executable, script, *arguments], timeout=300).stdout

@@ -1,15 +1,14 @@
-"""The real ptxas, cuobjdump and nvdisasm over finished fixtures; each is looked for on PATH and in CUDA_HOME."""
+"""The real ptxas, cuobjdump and nvdisasm over finished fixtures, each by hash."""
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from finish_files import FIXTURES, LIBRARIES
 
+from pinned_wheels import inspection_program, ptxas_of
 from sm121 import process
 from sm121.device import payload, read_device_code, read_mark
 from sm121.finish.library import Settings, finish_library
@@ -19,25 +18,28 @@ from sm121.progress import Progress
 from sm121.target import GB10, Capability
 from sm121.values import ArchSpec, CudaVersion
 
-pytestmark = pytest.mark.real
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = [pytest.mark.real, pytest.mark.network]
 
 RECORDED = CudaVersion(13, 0, 88)
-
-
-def program(name: str) -> Path:
-    home = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda")) / "bin" / name
-    found = shutil.which(name) or (str(home) if home.is_file() else None)
-    if not found:
-        pytest.skip(f"there is no {name} on PATH or in CUDA_HOME")
-    return Path(found)
+TOOLKIT = "13.0"
 
 
 @pytest.fixture(scope="module")
-def ptxas() -> Path:
-    path = program("ptxas")
-    if Ptxas.at(path).version < RECORDED:
-        pytest.skip(f"{path} is older than {RECORDED} and cannot read the fixtures' PTX")
-    return path
+def ptxas(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return ptxas_of(TOOLKIT, tmp_path_factory.mktemp("ptxas"))
+
+
+@pytest.fixture(scope="module")
+def cuobjdump(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return inspection_program("cuobjdump", tmp_path_factory.mktemp("cuobjdump"))
+
+
+@pytest.fixture(scope="module")
+def nvdisasm(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return inspection_program("nvdisasm", tmp_path_factory.mktemp("nvdisasm"))
 
 
 def finish(
@@ -49,8 +51,7 @@ def finish(
 
 @pytest.mark.parametrize("name", LIBRARIES)
 def test_the_same_ptxas_gives_the_recorded_machine_code(ptxas: Path, tmp_path: Path, name: str) -> None:
-    if Ptxas.at(ptxas).version != RECORDED:
-        pytest.skip(f"the fixtures were recorded with ptxas {RECORDED}")
+    assert Ptxas.at(ptxas).version == RECORDED
     finish(name, tmp_path / "out.so", ptxas)
     data = (tmp_path / "out.so").read_bytes()
     marks = read_mark(data)
@@ -62,8 +63,7 @@ def test_the_same_ptxas_gives_the_recorded_machine_code(ptxas: Path, tmp_path: P
 
 @pytest.mark.parametrize("name", LIBRARIES)
 @pytest.mark.parametrize("keep_ptx", [False, True])
-def test_cuobjdump_agrees(ptxas: Path, tmp_path: Path, name: str, keep_ptx: bool) -> None:
-    cuobjdump = program("cuobjdump")
+def test_cuobjdump_agrees(ptxas: Path, cuobjdump: Path, tmp_path: Path, name: str, keep_ptx: bool) -> None:
     out = tmp_path / "out.so"
     finish(name, out, ptxas, keep_ptx=keep_ptx)
     images = read_device_code(out.read_bytes()).images
@@ -76,8 +76,7 @@ def test_cuobjdump_agrees(ptxas: Path, tmp_path: Path, name: str, keep_ptx: bool
 
 
 @pytest.mark.parametrize("name", LIBRARIES)
-def test_nvdisasm_reads_every_new_cubin(ptxas: Path, tmp_path: Path, name: str) -> None:
-    nvdisasm = program("nvdisasm")
+def test_nvdisasm_reads_every_new_cubin(ptxas: Path, nvdisasm: Path, tmp_path: Path, name: str) -> None:
     finish(name, tmp_path / "out.so", ptxas)
     data = (tmp_path / "out.so").read_bytes()
     for mark in read_mark(data):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from made_facts import FIXTURES, fixture, image, library, unit, write_wheel
 
+from pinned_wheels import inspection_program
 from sm121 import process
 from sm121.artifact import open_artifact
 from sm121.errors import ProgramError
@@ -189,11 +189,9 @@ def test_a_cuobjdump_that_breaks_is_an_open_question(tmp_path: Path, monkeypatch
     assert overall(crossed(path)) is Verdict.UNKNOWN
 
 
-@pytest.mark.programs
+@pytest.mark.network
 def test_a_real_cuobjdump_agrees_on_every_fixture(tmp_path: Path) -> None:
-    program = shutil.which("cuobjdump")
-    if program is None:
-        pytest.skip("no cuobjdump on PATH")
+    program = str(inspection_program("cuobjdump", tmp_path / "tool"))
     names = sorted(path.name for path in FIXTURES.iterdir() if path.suffix in {".so", ".o", ".a", ".fatbin"})
     path = write_wheel(
         tmp_path, {f"pkg/{name}": fixture(name) for name in names}, name="pkg", version="1.0", requires=()
