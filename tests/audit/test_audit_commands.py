@@ -15,8 +15,10 @@ from fake_vllm import FILES
 from test_bootlog import GOOD
 
 from sm121.audit.commands import add_audit_commands
+from sm121.audit.output import write_text
+from sm121.audit.smoke.client import Server
 from sm121.audit.source import is_sdist
-from sm121.errors import ArtifactError, UsageError
+from sm121.errors import ArtifactError, ServerError, UsageError
 
 FOLDER = Path(__file__).parent / "checkpoints"
 
@@ -275,3 +277,20 @@ def test_numbers_out_of_range_end_in_a_message(
     with pytest.raises(SystemExit):
         run(*words)
     assert "error" in capsys.readouterr().err
+
+
+def test_what_a_server_says_is_written_even_if_it_is_no_text(tmp_path: Path) -> None:
+    write_text(tmp_path / "results", "a\ud800b")
+    assert (tmp_path / "results").read_text() == "a\\ud800b"
+
+
+def test_a_server_that_redirects_to_no_address_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def redirected(*_arguments: object, **_keywords: object) -> None:
+        raise ValueError("Invalid IPv6 URL")  # as the library does, while it reads the Location
+
+    monkeypatch.setattr("requests.get", redirected)
+    monkeypatch.setattr("requests.post", redirected)
+    server = Server("http://127.0.0.1:9", "tiny")
+    with pytest.raises(ServerError, match="cannot be read"):
+        server.version()
+    assert "Invalid IPv6" in server.complete("x").failure

@@ -64,7 +64,7 @@ def write_text(path: Path, text: str) -> None:
     """Write a result. Raises StorageError."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        path.write_text(text, encoding="utf-8", errors="backslashreplace")
     except OSError as error:
         raise StorageError(
             f"{path} cannot be written: {error.strerror or error}.", do="name another file, or free space."

@@ -128,7 +128,7 @@ class Server:
             return Reply(failure=f"not finished after {self.deadline:g} s")
         except (requests.Timeout, ReadTimeoutError):
             return Reply(failure=f"no answer for {self.deadline:g} s")
-        except (requests.RequestException, HTTPError, OSError, UnicodeError) as error:
+        except (requests.RequestException, HTTPError, OSError, ValueError) as error:
             return Reply(failure=f"connection lost: {why(error)}")
 
     def _get(self, path: str) -> object:
@@ -152,6 +152,8 @@ class Server:
             ) from error
         except (json.JSONDecodeError, RecursionError) as error:
             raise ServerError(f"{self.url}{path} does not answer with JSON.") from error
+        except ValueError as error:  # a redirect to no address, a number without an end
+            raise ServerError(f"{self.url}{path} answers with what cannot be read: {error}.") from error
 
 
 class _LateError(Exception):
@@ -242,7 +244,7 @@ def _streamed(response: requests.Response, started: float, deadline: float) -> R
 def _parsed(text: str) -> dict[str, Any] | None:
     try:
         found = json.loads(text)
-    except (json.JSONDecodeError, RecursionError):
+    except (ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None
 
