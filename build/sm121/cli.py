@@ -106,7 +106,12 @@ def run(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
-        if error.errno not in {errno.ENOSPC, errno.EIO} or error.filename:
+        if error.filename:
+            name = os.fsdecode(error.filename) if not isinstance(error.filename, int) else str(error.filename)
+            print(f"error: {name!r}: {error.strerror}.", file=sys.stderr)
+            print("what to do: see that it is there and that this user may use it.", file=sys.stderr)
+            return StorageError.exit_code
+        if error.errno not in {errno.ENOSPC, errno.EIO}:
             raise
         print(f"error: the output cannot be written: {error.strerror}.", file=sys.stderr)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
