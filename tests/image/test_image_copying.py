@@ -294,6 +294,14 @@ def test_names_of_a_layout(made: PublishedImage, tmp_path: Path) -> None:
         place.document("nothing")
 
 
+def test_what_an_engine_pushed_under_is_no_name(made: PublishedImage) -> None:
+    place = LayoutFolder(made.layout)
+    place.name_document(place.document(made.record.digest), "staging-0123456789ab")
+    assert [(each.tag, each.kind, each.fault) for each in list_names(place)] == [
+        (made.record.name, "immutable", ""), ("staging-0123456789ab", "staging", ""),
+    ]  # fmt: skip
+
+
 def test_a_record_cannot_give_another_name(made: PublishedImage, tmp_path: Path) -> None:
     """A registry of others could move our moving names otherwise."""
     place = LayoutFolder(made.layout)

@@ -18,6 +18,7 @@ from sm121.errors import DigestError, ImageError, PackError, PinsError, UsageErr
 from sm121.findings import Verdict
 from sm121.image.daemonless import assemble, judge_libc, read_wheels
 from sm121.image.folder import LayoutFolder
+from sm121.image.labels import stamp_labels
 from sm121.image.layer import Compression
 from sm121.image.naming import record_of
 from sm121.image.places import Named, exact, open_image
@@ -182,6 +183,22 @@ def test_verify_passes_what_was_made(made: PublishedImage) -> None:
     assert {each.verdict for each in found.values()} <= {Verdict.PASS, Verdict.INFO}
     assert "6 files" in found["verify.wheel"].got or "files, those of thing" in found["verify.wheel"].got
     assert "layers were not read" in checked(made.layout, made.record, contents=False)["verify.wheel"].got
+
+
+def test_two_wheels_of_one_project_have_labels_of_their_own(world: World, tmp_path: Path) -> None:
+    """FlashInfer's modules come as two: the one that holds them and the one that finds them."""
+    (built,) = read_wheels([world.wheel])
+    finder = replace(built, filename="thing_finder-1.0-py3-none-any.whl", sha256=Sha256.of_bytes(b"finder"))
+    labels = stamp_labels(
+        [built, finder],
+        base=("r.example/base", Sha256.of_bytes(b"")),
+        lock=Sha256.of_bytes(b""),
+        python="3.12",
+        epoch=0,
+    )
+    assert labels["sm121.thing.wheel"] == built.filename
+    assert labels["sm121.thing-finder.wheel"] == finder.filename
+    assert labels["sm121.thing-finder.wheel.sha256"] == finder.sha256.hex
 
 
 def test_a_base_may_name_the_only_variant_of_arm64(world: World, tmp_path: Path) -> None:

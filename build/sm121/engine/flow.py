@@ -22,7 +22,7 @@ from sm121.engine.features import BuildCall, Features, build_command, docker_env
 from sm121.engine.plan import EPOCH
 from sm121.errors import DigestError, ImageError, PreflightError, StorageError
 from sm121.findings import Verdict
-from sm121.image.names import ImmutableName
+from sm121.image.names import STAGING, ImmutableName
 from sm121.image.placing import described
 from sm121.image.publish import Inspected, attachments, refuse_failed
 from sm121.image.record import ImageRecord, Package, RecordedLayer
@@ -232,7 +232,7 @@ class ImageBuild:
     ) -> Made:  # fmt: skip
         """Push under a name of the image's ID, compare what the registry holds, describe it, then name it."""
         plan = self.plan
-        staged = f"staging-{image.removeprefix('sha256:')[:12]}"
+        staged = f"{STAGING}{image.removeprefix('sha256:')[:12]}"
         with self.progress.step(f"push to {repository}"):
             pushed = engine.push(image, str(repository), staged)
         reference = repository.with_digest(pushed.digest)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from packaging.utils import canonicalize_name
+
 from sm121 import __version__
 from sm121.image.documents import timestamp
 
@@ -14,6 +16,11 @@ if TYPE_CHECKING:
     from sm121.values import Sha256
 
 _OCI = "org.opencontainers.image"
+
+
+def label_key(wheel: BuiltWheel) -> str:
+    """What the labels of a wheel begin with: its distribution, since one project may come as several wheels."""
+    return f"sm121.{canonicalize_name(wheel.filename.partition('-')[0])}"
 
 
 def stamp_labels(
@@ -43,7 +50,7 @@ def stamp_labels(
         labels[f"{_OCI}.revision"] = wheels[0].commit
     for wheel in wheels:
         subject = wheel.manifest.subject
-        key = f"sm121.{subject.project}"
+        key = label_key(wheel)
         labels |= {
             f"{key}.version": subject.version,
             f"{key}.base": subject.base,

@@ -17,6 +17,8 @@ _IMMUTABLE = re.compile(
     r"(?P<version>[0-9][A-Za-z0-9_.]*)-(?P<line>cu\d{3})-sm121-(?P<digest>[0-9a-f]{12})", re.ASCII
 )
 DIGITS = 12
+STAGING = "staging-"
+"""What a tag begins with under which an engine pushes an image that has no name yet: it cannot push without one."""
 
 
 @dataclass(frozen=True, slots=True)

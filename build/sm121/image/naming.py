@@ -14,7 +14,7 @@ from sm121.artifact.member import printable
 from sm121.errors import ArtifactError, ImageError, VerdictFail, VerdictUnknown
 from sm121.findings import Verdict
 from sm121.image.documents import canonical
-from sm121.image.names import ImmutableName
+from sm121.image.names import STAGING, ImmutableName
 from sm121.image.record import ImageRecord
 from sm121.image.referrers import PROMOTION, RECORD, REPORT, Attachment, attach, attached
 from sm121.image.remote import is_fallback
@@ -235,7 +235,7 @@ def require_platform(place: Place, digest: Sha256, platform: Platform) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """One name of a repository. `kind` is immutable, moving or attached; `fault` says what is wrong with it."""
+    """One name of a repository. `kind` is immutable, moving or staging (see `STAGING`); `fault` says what is wrong."""
 
     tag: str
     kind: str
@@ -260,6 +260,9 @@ def list_names(place: Place) -> list[Listed]:
         if immutable is not None:
             fault = "" if immutable.means(document.digest) else "its digest contradicts its name"
             found.append(Listed(tag, "immutable", str(document.digest), fault=fault))
+            continue
+        if tag.startswith(STAGING):
+            found.append(Listed(tag, "staging", str(document.digest)))
             continue
         acts = [act for act in _promotions(place, document.digest) if act.name == tag]
         fault = "" if acts else "no promotion is recorded"

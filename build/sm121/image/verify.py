@@ -15,6 +15,7 @@ from sm121.errors import ArtifactError, ImageError, ProgramError, Sm121Error
 from sm121.findings import Finding, Verdict
 from sm121.image.contents import contents_digest
 from sm121.image.daemonless import WHEEL_LAYER
+from sm121.image.labels import label_key
 from sm121.image.names import ImmutableName
 from sm121.image.naming import record_of
 from sm121.image.provenance import PREDICATE, STATEMENT
@@ -138,7 +139,7 @@ def _labels(record: ImageRecord, config: ImageConfig) -> Iterator[Finding]:
         if config.labels.get(key) != value
     ]
     for wheel in record.wheels:
-        subject, key = wheel.manifest.subject, f"sm121.{wheel.manifest.subject.project}"
+        subject, key = wheel.manifest.subject, label_key(wheel)
         chain = {
             f"{key}.version": subject.version, f"{key}.wheel": wheel.filename, f"{key}.wheel.sha256": wheel.sha256.hex,
             f"{key}.plan.sha256": wheel.manifest.plan.hex, f"{key}.manifest.sha256": wheel.manifest_sha256.hex,
