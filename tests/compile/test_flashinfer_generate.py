@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sm121 import process
 from sm121.compile import flashinfer
 from sm121.compile.flashinfer.configure import Modules, generate
 from sm121.compile.flashinfer.standins import DType, TorchVersion, programs
@@ -182,5 +181,5 @@ def test_generating_needs_nothing_on_path(tmp_path: Path) -> None:
     seen = tmp_path / "tree" / "path"
     body = f"import os; open({str(seen)!r}, 'w').write(os.environ['PATH'])"
     tree = tmp_path / "tree"
-    generate(tree, lay_out(tree, body=body), process.find("python3") or sys.executable, tmp_path / "log")
+    generate(tree, lay_out(tree, body=body), sys.executable, tmp_path / "log")
     assert seen.read_text() == ""
