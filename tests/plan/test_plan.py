@@ -274,3 +274,16 @@ def test_finishing_is_named_where_it_takes_the_work_off_the_driver() -> None:
     for finish, word in ((True, "finishing compiles ahead of time"), (False, "has to compile it at start")):
         plan = plan_vllm(Request(line="cu130", finish=finish), PINS, SMALL)
         assert any(word in finding.got for finding in plan.findings if finding.check == "arch-list.jit")
+
+
+def test_a_patch_of_the_build_files_changes_what_is_promised() -> None:
+    """Without it a list of 12.1a is compiled as 12.0."""
+    patches = (("0001-Support-12.1-as-a-CUDA-architecture-from-CUDA-13-on.patch", "0" * 64),)
+    promised = {
+        bool(applied): plan_vllm(Request(line="cu130", arch_list="12.1a"), PINS, SMALL, applied)
+        .extensions[0]
+        .images
+        for applied in ((), patches)
+    }
+    assert set(promised[False]) == {"sm_120", "sm_120f", "sm_121"}
+    assert set(promised[True]) == {"sm_121", "sm_121a"}

@@ -18,12 +18,13 @@ import pytest
 from rich.console import Console
 
 from sm121 import pins
+from sm121.arch_lists import effective
 from sm121.progress import Progress
 from sm121.sources.fetch import fetch
 from sm121.sources.patches import State, apply, judge
 from sm121.sources.series import load_patches, load_series
 from sm121.sources.unpack import unpack
-from sm121.values import Sha256
+from sm121.values import CudaVersion, Sha256
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -202,6 +203,11 @@ def test_12_1a_is_honoured_when_asked_for(
         assert configured(tree, cuda, "12.1a") == ["12.1a", "12.1a"]
         assert configured(tree, cuda, "12.1f") == ["12.1f", "12.1f"]
         assert configured(tree, cuda, "12.0f") == ["12.0f", "12.0f"], "a family list stays one"
+        for arch_list in ("12.1a", "12.1f", "12.0f"):
+            # Upstream's own function, and the rules by which plans promise.
+            planned = effective("vllm", version, CudaVersion.parse(cuda), arch_list, [f"{ARCH}.patch"])
+            ours = [" ".join(map(str, archs)) for archs in (planned.generic, planned.gated)]
+            assert ours == configured(tree, cuda, arch_list)
 
 
 @pytest.mark.parametrize("version", sorted(SDISTS))

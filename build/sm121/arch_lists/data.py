@@ -14,7 +14,7 @@ from sm121.arch_lists.intersect import Matching
 from sm121.values import ArchSpec, CudaVersion
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
 Archs = tuple[ArchSpec, ...]
 GenericUse = Literal["", "with", "instead", "not 10-11"]
@@ -167,6 +167,16 @@ def flashinfer_release(version: str) -> tuple[FlashInferRelease, bool]:
     release = older[-1]
     later = release is not releases[-1]
     return release, asked in release.read or later or release.first <= asked < release.read[-1]
+
+
+def added_archs(patches: Collection[str], cuda: CudaVersion) -> Archs:
+    """Architectures that join the supported ones through patches, by their file names."""
+    return tuple(
+        arch
+        for row in _load("patches.toml")["patch"]
+        if row["name"] in patches and cuda >= CudaVersion.parse(row["since"])
+        for arch in archs_of(row["adds"])
+    )
 
 
 def release_of(version: str) -> Version | None:

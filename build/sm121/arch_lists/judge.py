@@ -33,17 +33,18 @@ def judge_arch_list(
     *,
     extensions: Collection[str] | None = None,
     finished: bool = False,
+    patches: Collection[str] = (),
 ) -> list[Finding]:
     """Judge a request for `project` at `version` with the toolkit `cuda`, to run on `capability`.
 
     The toolkit is the one whose nvcc will run, not the one that torch was built with. `extensions` are those that
-    are compiled (None: all); `finished` says that PTX is compiled ahead of time. Raises PlanError for a project
-    without an architecture list.
+    are compiled (None: all); `finished` says that PTX is compiled ahead of time; `patches` are the file names of
+    those applied. Raises PlanError for a project without an architecture list.
     """
     parsed = parse_arch_list(project, arch_list)
     if not parsed.ok:
         return list(parsed.findings)
-    targets = trace(project, version, cuda, parsed.archs)
+    targets = trace(project, version, cuda, parsed.archs, patches)
     if extensions is not None:
         groups = tuple(row for row in targets.groups if row.group.extension in extensions)
         targets = replace(targets, groups=groups)

@@ -6,14 +6,14 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from sm121.arch_lists.data import Group, flashinfer_release, vllm_release
+from sm121.arch_lists.data import Group, added_archs, flashinfer_release, vllm_release
 from sm121.arch_lists.intersect import loose_intersection
 from sm121.arch_lists.parse import parse_arch_list
 from sm121.errors import PlanError
 from sm121.findings import Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from sm121.arch_lists.data import Archs, VllmRelease
     from sm121.values import ArchSpec, CudaVersion
@@ -57,18 +57,25 @@ class Targets:
         return tuple(sorted({replace(target, ptx=False) for target in every}))
 
 
-def effective(project: str, version: str, cuda: CudaVersion, arch_list: str) -> Targets:
-    """Trace `arch_list` to targets. Raises PlanError with every bad item if the list does not parse."""
+def effective(
+    project: str, version: str, cuda: CudaVersion, arch_list: str, patches: Collection[str] = ()
+) -> Targets:
+    """Trace `arch_list` to targets; `patches` are the file names of those applied.
+
+    Raises PlanError with every bad item if the list does not parse.
+    """
     parsed = parse_arch_list(project, arch_list)
     if not parsed.ok:
         raise PlanError(finding.message for finding in parsed.findings if finding.verdict is Verdict.FAIL)
-    return trace(project, version, cuda, parsed.archs)
+    return trace(project, version, cuda, parsed.archs, patches)
 
 
-def trace(project: str, version: str, cuda: CudaVersion, requested: Archs) -> Targets:
+def trace(
+    project: str, version: str, cuda: CudaVersion, requested: Archs, patches: Collection[str] = ()
+) -> Targets:
     """Like `effective`, for a list that is already taken apart."""
     if project == "vllm":
-        return _vllm(version, cuda, requested)
+        return _vllm(version, cuda, requested, patches)
     if project == "flashinfer":
         return _flashinfer(version, cuda, requested)
     return Targets(
@@ -84,14 +91,16 @@ def trace(project: str, version: str, cuda: CudaVersion, requested: Archs) -> Ta
     )
 
 
-def expected_images(project: str, version: str, cuda: CudaVersion, arch_list: str) -> dict[str, dict[str, int]]:
+def expected_images(
+    project: str, version: str, cuda: CudaVersion, arch_list: str, patches: Collection[str] = ()
+) -> dict[str, dict[str, int]]:
     """Device images that a complete build must hold: extension -> target -> number of translation units.
 
     Targets are written as in the library: `sm_120f`, `compute_80`. A unit counts once for each of its targets.
     For FlashInfer, patterns of module names stand in place of extensions, and only lists of 12.x targets are
     known. Empty if there is no data for this very release: nothing is promised then.
     """
-    targets = effective(project, version, cuda, arch_list)
+    targets = effective(project, version, cuda, arch_list, patches)
     if not targets.exact:
         return {}
     if project == "flashinfer":
@@ -106,15 +115,16 @@ def expected_images(project: str, version: str, cuda: CudaVersion, arch_list: st
     return {extension: dict(sorted(counts.items())) for extension, counts in sorted(images.items())}
 
 
-def _vllm(version: str, cuda: CudaVersion, requested: Archs) -> Targets:
+def _vllm(version: str, cuda: CudaVersion, requested: Archs, patches: Collection[str]) -> Targets:
     release, exact = vllm_release(version)
+    supported = release.supported.at(cuda) + added_archs(patches, cuda)
     # torch's CMake module passes numbers on, vLLM sorts them and forgets PTX.
     wanted = sorted({replace(arch, ptx=False) for arch in requested})
-    found = loose_intersection(release.supported.at(cuda), wanted, release.matching)
+    found = loose_intersection(supported, wanted, release.matching)
     gates = {name: _through(release, name, cuda, found.targets) for name in release.gates}
     groups = []
     for group in release.groups:
-        offered = release.supported.at(cuda) if not group.gates else ()
+        offered = supported if not group.gates else ()
         offered += tuple(arch for name in group.gates for arch in release.gates[name].at(cuda))
         groups.append(GroupTargets(group, _group_targets(group, found.targets, gates), offered))
     return Targets(

@@ -42,9 +42,11 @@ def plan_vllm(request: Request, pins: Pins, host: Host, patches: tuple[tuple[str
     parts = components(release.version, request.cpu)
     request = _with_sources(request, parts, line)
     compiled = _compiled(request, parts)
+    applied = tuple(name for name, _ in patches)
     findings = judge_arch_list(
-        "vllm", release.version, line.compiler, arch_list, GB10, extensions=compiled, finished=request.finish
-    )
+        "vllm", release.version, line.compiler, arch_list, GB10, extensions=compiled, finished=request.finish,
+        patches=applied,
+    )  # fmt: skip
     if request.torch_home:
         findings += judge_torch(request.torch_home, line, release, request.cpu)
     problems = [f.message for f in findings if f.verdict is Verdict.FAIL]
@@ -54,7 +56,7 @@ def plan_vllm(request: Request, pins: Pins, host: Host, patches: tuple[tuple[str
             problems, do="change the request as the messages say (`sm121 build --help` has the options)."
         )
 
-    targets = effective("vllm", release.version, line.compiler, arch_list)
+    targets = effective("vllm", release.version, line.compiler, arch_list, applied)
     measured = costs(release.version)
     seconds = {name: value for name, value in measured.seconds.items() if _extension_of(name) in compiled}
     peaks = {name: value for name, value in measured.peak.items() if _extension_of(name) in compiled}
@@ -62,7 +64,7 @@ def plan_vllm(request: Request, pins: Pins, host: Host, patches: tuple[tuple[str
         cores=host.machine.cpus, memory=host.machine.memory_for_builds(), heaviest=max(peaks.values(), default=HEAVIEST),
         wanted=request.jobs,
     )  # fmt: skip
-    promised = expected_images("vllm", release.version, line.compiler, arch_list)
+    promised = expected_images("vllm", release.version, line.compiler, arch_list, applied)
     compiled = tuple(name for name in compiled if _has_targets(name, parts, promised))
     if request.finish:
         promised = {name: _finished(images, request.cpu) for name, images in promised.items()}
