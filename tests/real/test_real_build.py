@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.real, pytest.mark.network]
 
 ROOT = Path(__file__).resolve().parents[2]
+ARCH = "0001-Support-12.1-as-a-CUDA-architecture-from-CUDA-13-on"
+POSITIONS = "CMakeFiles/_C_stable_libtorch.dir/csrc/pos_encoding_kernels.cu.o"
 NVFP4 = "CMakeFiles/_C_stable_libtorch.dir/csrc/quantization/fp4/nvfp4_scaled_mm_sm120_kernels.cu.o"
 HOST_CODE = ("cumem_allocator", "spinloop", "fs_io_C")
 
@@ -79,6 +81,20 @@ def test_a_genuine_nvfp4_source_becomes_code_for_gb10(tmp_path: Path, files: Pat
     assert all(kernel.code is not None and kernel.code.fp4 > 0 for kernel in gemms)
     assert cubin.toolkit is not None
     assert "13.0" in cubin.toolkit.version
+
+
+@pytest.mark.long
+def test_the_optional_patch_gives_code_of_12_1_itself(tmp_path: Path, files: Path) -> None:
+    """The list is 12.1a; without the patch the same unit is sm_120 (`test_our_patches.py` asks upstream's CMake)."""
+    loaded, host = pins.load(ROOT / "pins"), read_host("aarch64")
+    applied = planned_patches(ROOT / "patches", "vllm", loaded.vllm().version, [ARCH])
+    request = Request(line="cu130", arch_list="12.1a", patches=(ARCH,), finish=False)
+    build = build_in(tmp_path / "work", plan_vllm(request, loaded, host, applied), files)
+    build.run(until="tools")
+    prepared = build.prepare()
+    build.make(prepared, [POSITIONS])
+    code = read_device_code((prepared.tree / "obj" / POSITIONS).read_bytes())
+    assert [image.target for image in code.images] == ["sm_121a"]
 
 
 @pytest.fixture(scope="module")
