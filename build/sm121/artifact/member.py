@@ -119,17 +119,22 @@ class Member:
         else:
             yield b""
 
+    def memory(self) -> mmap.mmap:
+        """Empty memory of this size, the process's own; raises ArtifactError if there may not be so much."""
+        private = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
+        try:
+            return mmap.mmap(-1, self.size, **private)
+        except OSError as error:
+            raise ArtifactError(
+                f"{printable(self.path)} claims {self.size} bytes, more than this process may hold: {error.strerror}."
+            ) from error
+
     def _inflated(self) -> mmap.mmap:
         if self.size > LIMITS.member:
             raise ArtifactError(
                 f"{printable(self.path)} claims {self.size} bytes; at most {LIMITS.member} are inflated."
             )
-        try:
-            memory = mmap.mmap(-1, self.size)
-        except OSError as error:
-            raise ArtifactError(
-                f"{printable(self.path)} claims {self.size} bytes, more than this process may hold: {error.strerror}."
-            ) from error
+        memory = self.memory()
         try:
             with self.open() as stream:
                 complete = _fill(memory, stream)

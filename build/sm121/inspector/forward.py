@@ -82,13 +82,7 @@ def read_forward(
 
 def _memory(member: Member) -> mmap.mmap:
     """Memory of our own: what a shared map gives back stays with the system."""
-    private = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
-    try:
-        memory = mmap.mmap(-1, member.size, **private)
-    except OSError as error:
-        raise ArtifactError(
-            f"{printable(member.path)} claims {member.size} bytes, more than this process may hold: {error.strerror}."
-        ) from error
+    memory = member.memory()
     if hasattr(mmap, "MADV_HUGEPAGE") and member.size >= _WORTH_HUGE_PAGES:
         memory.madvise(mmap.MADV_HUGEPAGE)
     return memory
