@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import base64
 import json
-import threading
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
 from image_maker import OCI_INDEX, OCI_MANIFEST, ImageMaker, sha256
+
+from loopback_server import listening
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -150,13 +151,5 @@ class _Handler(BaseHTTPRequestHandler):
 def serving(served: Served) -> Iterator[str]:
     """Serve on a free port; gives `127.0.0.1:PORT`."""
     handler = type("Handler", (_Handler,), {"served": served})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    served.host = f"127.0.0.1:{server.server_address[1]}"
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
-    thread.start()
-    try:
+    with listening(handler) as served.host:
         yield served.host
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()

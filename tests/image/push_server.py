@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import threading
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, urlsplit
+
+from loopback_server import listening
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -179,13 +180,5 @@ class _Handler(BaseHTTPRequestHandler):
 def serving(held: Held) -> Iterator[str]:
     """Serve on a free port; gives `127.0.0.1:PORT`."""
     handler = type("Handler", (_Handler,), {"held": held})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    held.host = f"127.0.0.1:{server.server_address[1]}"
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
-    thread.start()
-    try:
+    with listening(handler) as held.host:
         yield held.host
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()

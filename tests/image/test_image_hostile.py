@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import threading
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import TYPE_CHECKING
 
 import pytest
 from push_server import INDEX, digest_of
 
+from loopback_server import listening
 from sm121 import cli
 from sm121.artifact import ImageReference
 from sm121.errors import ArtifactError, ImageError, UsageError
@@ -53,15 +53,8 @@ def answering(answer: Callable[[str, str], Answer]) -> Iterator[str]:
             self.end_headers()
             self.wfile.write(data)
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
-    thread.start()
-    try:
-        yield f"127.0.0.1:{server.server_address[1]}/team/app"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with listening(Handler) as host:
+        yield f"{host}/team/app"
 
 
 def repository(name: str) -> Repository:
