@@ -19,11 +19,14 @@ from sm121.progress import Progress
 from sm121.target import Capability
 
 FILES = {
-    "quantization/marlin/gptq_marlin_repack.cu": "-gencode=arch=compute_80,code=[sm_80,compute_80]",
-    "quantization/marlin/awq_marlin_repack.cu": "-gencode=arch=compute_80,code=[sm_80,compute_80]",
-    "quantization/hadamard/hadacore/hadamard_transform_cuda.cu": "-gencode=arch=compute_90,code=compute_90",
+    "quantization/marlin/gptq_marlin_repack.cu": ("arch=compute_80,code=[sm_80,compute_80]",),
+    "quantization/marlin/awq_marlin_repack.cu": ("arch=compute_80,code=[sm_80,compute_80]",),
+    "quantization/hadamard/hadacore/hadamard_transform_cuda.cu": (
+        "arch=compute_80,code=sm_80",
+        "arch=compute_90,code=compute_90",
+    ),
 }
-"""Each with upstream's targets. The transform is PTX alone: its machine code for 9.0 would run on a 9.0 as it is."""
+"""Each with upstream's targets, less the transform's machine code for 9.0, which would run on a 9.0 as it is."""
 BINDINGS = """
 #include <torch/csrc/stable/library.h>
 STABLE_TORCH_LIBRARY(_C, m) {
@@ -76,7 +79,8 @@ def _build(given: argparse.Namespace, scratch: Path, library: Path, progress: Pr
     for file, targets in FILES.items():
         objects.append(scratch / f"{Path(file).stem}.o")
         progress.say(f"nvcc {file}")
-        nvcc = [given.cuda / "bin/nvcc", f"-ccbin={given.compiler}", *FLAGS, targets, *includes]
+        gencode = [f"-gencode={target}" for target in targets]
+        nvcc = [given.cuda / "bin/nvcc", f"-ccbin={given.compiler}", *FLAGS, *gencode, *includes]
         process.run([*nvcc, "-c", given.source / "csrc" / file, "-o", objects[-1]], timeout=3600)
     bindings = scratch / "bindings.cpp"
     bindings.write_text(BINDINGS)
