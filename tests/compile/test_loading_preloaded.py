@@ -16,10 +16,11 @@ if TYPE_CHECKING:
 CPU = platform.machine()
 
 
-def library(folder: Path, name: str, source: str) -> Path:
+def library(folder: Path, name: str, source: str, *flags: str) -> Path:
     folder.mkdir(exist_ok=True)
     made = folder / f"{name}.so"
-    subprocess.run(["gcc", "-shared", "-fPIC", "-x", "c", "-", "-o", made], input=source, text=True, check=True)
+    command = ["gcc", "-shared", "-fPIC", *flags, "-x", "c", "-", "-o", made]
+    subprocess.run(command, input=source, text=True, check=True)
     return made
 
 
@@ -36,3 +37,27 @@ def test_what_is_loaded_before_defines_symbols_wherever_it_lies(tmp_path: Path) 
         "module.so wants the symbol ffi_call, which nothing it is linked with defines."
     ]
     assert unresolved([module], search=[], preloaded=[before], cpu=CPU, compiler="gcc", emulator=None) == []
+
+
+@pytest.mark.programs
+@pytest.mark.skipif(CPU not in {"x86_64", "aarch64"}, reason=f"the loader of {CPU} is not known")
+@pytest.mark.parametrize(
+    ("source", "flag", "loads"),
+    [
+        ("void f(int n) { if (n == 7) never(); }", "-Wl,-z,lazy", True),
+        ("void f(int n) { if (n == 7) never(); }", "-Wl,-z,now", False),
+        ("void (*pointer)(void) = never;", "-Wl,-z,lazy", False),
+        ("void f(int n) { if (n == 7) other(); }", "-Wl,-z,lazy", False),
+    ],
+)
+def test_a_function_that_nobody_calls_may_be_missing_where_calls_are_looked_up_late(
+    tmp_path: Path, source: str, flag: str, *, loads: bool
+) -> None:
+    text = f'#include <stdio.h>\nvoid never(void); void other(void); {source} void g(void) {{ puts(""); }}'
+    module = library(tmp_path, "module", text, flag)
+    found = unresolved(
+        [module], search=[], cpu=CPU, compiler="gcc", emulator=None, uncalled=lambda symbol: symbol == "never"
+    )
+    symbol = "other" if "other()" in source else "never"
+    said = f"module.so wants the symbol {symbol}, which nothing it is linked with defines."
+    assert found == ([] if loads else [said])

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
+from typing import TYPE_CHECKING
+
 import pytest
 from device_files import fixture, patched
 
 from sm121.device import DamagedError, ElfFile, read_host
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 LIBRARY = fixture("host_aarch64.so")
 
@@ -83,3 +89,36 @@ def test_strings_that_do_not_exist_are_damage() -> None:
 def test_no_library() -> None:
     with pytest.raises(DamagedError):
         read_host(b"hi")
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize(
+    ("flag", "wanted"), [("-Wl,-z,lazy", {"called"}), ("-Wl,-z,now", set()), ("-fno-plt", set())]
+)
+@pytest.mark.parametrize("sections", [True, False])
+def test_functions_that_are_looked_up_when_they_are_called(
+    tmp_path: Path, flag: str, wanted: set[str], *, sections: bool
+) -> None:
+    """`both` is called and pointed at, so it must be there when the library is loaded."""
+    source = (
+        "void called(void); void both(void); void (*pointer)(void) = both; void f(void) { called(); both(); }"
+    )
+    made = tmp_path / "made.so"
+    command = ["gcc", "-shared", "-fPIC", "-Wl,-z,lazy", flag, "-x", "c", "-", "-o", made]
+    subprocess.run(command, input=source, text=True, check=True)
+    host = read_host(made.read_bytes() if sections else without_sections(made.read_bytes()))
+    assert host.undefined == {"called", "both"}
+    assert host.lazy == wanted
+    assert host.damage == ()
+
+
+def test_damaged_relocations_are_said() -> None:
+    host = read_host(LIBRARY)
+    assert host.lazy >= {"__errno_location"}
+    elf = ElfFile.parse(LIBRARY)
+    (dynamic,) = elf.named(".dynamic")
+    rows = range(dynamic.offset, dynamic.offset + dynamic.size, 16)
+    (jump,) = (row for row in rows if LIBRARY[row : row + 8] == (23).to_bytes(8, "little"))
+    broken = read_host(patched(LIBRARY, jump + 8, (1 << 40).to_bytes(8, "little")))
+    assert broken.lazy == frozenset()
+    assert any("relocations" in text for text in broken.damage)

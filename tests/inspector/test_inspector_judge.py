@@ -212,9 +212,11 @@ def test_grafted_libraries(path: str, project: str, verdict: Verdict) -> None:
 
 
 def needs(
-    *undefined: str, needed: tuple[str, ...] = ("libtorch.so", "libcudart.so.13"), versioned: tuple[str, ...] = ()
-) -> Needs:
-    return Needs("a.so", frozenset(undefined), needed, dict.fromkeys(versioned, ("libother.so.1", "OTHER_1")))
+    *undefined: str, needed: tuple[str, ...] = ("libtorch.so", "libcudart.so.13"), versioned: tuple[str, ...] = (),
+    lazy: tuple[str, ...] = (),
+) -> Needs:  # fmt: skip
+    bound = dict.fromkeys(versioned, ("libother.so.1", "OTHER_1"))
+    return Needs("a.so", frozenset(undefined), needed, bound, frozenset(lazy))
 
 
 def test_every_missing_symbol_is_named() -> None:
@@ -232,6 +234,37 @@ def test_symbols_with_a_version_have_a_home() -> None:
 def test_symbols_of_a_library_that_is_not_asked_for_inform() -> None:
     findings = verdicts(judge_symbols(needs("cublasHgemm"), (), RULES.libraries))
     assert findings == {"symbols.unasked": "info", "symbols.undefined": "pass"}
+
+
+PREFILL = (
+    "_ZN10flashinfer39BatchPrefillWithRaggedKVCacheDispatchedILj{tile}ELj{qk}ELj{vo}ELNS_15PosEncodingModeE0ELb0ELNS_8MaskModeE1E"
+    "NS_16DefaultAttentionILb0ELb0ELb0ELb0EEE12RaggedParamsEE9cudaErrorT6_PNS7_6DTypeOEPfbP11CUstream_st"
+)
+
+
+@pytest.mark.parametrize(
+    ("symbol", "lazy", "wanted"),
+    [
+        (PREFILL.format(tile=32, qk=64, vo=64), True, {"symbols.uncalled": "info", "symbols.undefined": "pass"}),
+        (PREFILL.format(tile=32, qk=192, vo=128), True, {"symbols.uncalled": "info", "symbols.undefined": "pass"}),
+        (PREFILL.format(tile=32, qk=64, vo=64), False, {"symbols.undefined": "fail"}),
+        (PREFILL.format(tile=64, qk=64, vo=64), True, {"symbols.undefined": "fail"}),
+        (PREFILL.format(tile=32, qk=512, vo=512), True, {"symbols.undefined": "fail"}),
+        (PREFILL.format(tile=32, qk=1024, vo=1024), True, {"symbols.undefined": "fail"}),
+    ],
+)  # fmt: skip
+def test_a_function_that_is_never_called_may_be_missing_where_calls_are_looked_up_late(
+    symbol: str, lazy: bool, wanted: dict[str, str]
+) -> None:
+    asked = needs(symbol, lazy=(symbol,) if lazy else ())
+    assert verdicts(judge_symbols(asked, (), RULES.libraries)) == wanted
+
+
+@pytest.mark.parametrize("needed", ["libtvm_ffi.so", "libc.so.6"])
+def test_classes_of_tvm_ffi_have_a_home(needed: str) -> None:
+    asked = needs("_ZTIN3tvm3ffi9ModuleObjE", "_ZTVN3tvm3ffi9ModuleObjE", needed=(needed,))
+    unasked = {} if needed == "libtvm_ffi.so" else {"symbols.unasked": "info"}
+    assert verdicts(judge_symbols(asked, (), RULES.libraries)) == {**unasked, "symbols.undefined": "pass"}
 
 
 def test_nm_lines() -> None:

@@ -115,11 +115,18 @@ def test_job_count(cpus: int, memory: float, expected: int) -> None:
     assert job_count(cpus=cpus, memory=memory, reserve=16, per_job=8) == expected
 
 
-def test_light_jobs_take_what_heavy_ones_leave() -> None:
+def test_heavy_jobs_leave_memory_for_every_processor() -> None:
     jobs = compile_jobs(cores=20, memory=105 * GIB)
-    assert (jobs.heavy, jobs.total) == (11, 17)  # 11 x 9 + 6 x 1
+    assert (jobs.heavy, jobs.total) == (10, 20)  # 10 x 9 + 10 x 1; 11 heavy ones would leave 3 processors idle
     assert jobs.heavy * HEAVIEST + (jobs.total - jobs.heavy) * LIGHT <= 105 * GIB
     assert overall(jobs.findings) is Verdict.INFO
+
+
+@pytest.mark.parametrize(("share", "heavy", "total"), [(0.02, 1, 56), (0.3, 5, 24), (0.95, 7, 8)])
+def test_where_memory_is_short_the_share_of_heavy_files_decides(share: float, heavy: int, total: int) -> None:
+    jobs = compile_jobs(cores=128, memory=64 * GIB, heavy_share=share)
+    assert (jobs.heavy, jobs.total) == (heavy, total)
+    assert jobs.heavy * HEAVIEST + (jobs.total - jobs.heavy) * LIGHT <= 64 * GIB
 
 
 def test_all_processors_work_when_memory_allows() -> None:
@@ -128,7 +135,7 @@ def test_all_processors_work_when_memory_allows() -> None:
 
 
 def test_a_lighter_heaviest_file_lets_more_run() -> None:
-    assert compile_jobs(cores=8, memory=24 * GIB, heaviest=4 * GIB).heavy == 6
+    assert compile_jobs(cores=8, memory=24 * GIB, heaviest=4 * GIB).heavy == 5
 
 
 @pytest.mark.parametrize("memory", [0, 6 * GIB])

@@ -24,7 +24,7 @@ from sm121.device.window import Remarks, Strings, Window
 from sm121.errors import DamagedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from sm121.device.window import Buffer
 
@@ -37,6 +37,7 @@ _HASH = struct.Struct("<II")
 _GNU_HASH = struct.Struct("<IIII")
 _WORD = struct.Struct("<I")
 _HALF = struct.Struct("<H")
+_RELA = struct.Struct("<QQq")
 
 _DT_NEEDED, _DT_HASH, _DT_STRTAB, _DT_SYMTAB, _DT_STRSZ, _DT_SONAME, _DT_RPATH, _DT_RUNPATH = (
     1,
@@ -48,6 +49,9 @@ _DT_NEEDED, _DT_HASH, _DT_STRTAB, _DT_SYMTAB, _DT_STRSZ, _DT_SONAME, _DT_RPATH, 
     15,
     29,
 )
+_DT_RELA, _DT_RELASZ, _DT_PLTRELSZ, _DT_JMPREL, _DT_BIND_NOW, _DT_FLAGS = 7, 8, 2, 23, 24, 30
+_DT_FLAGS_1, _DT_RELACOUNT = 0x6FFFFFFB, 0x6FFFFFF9
+_DF_BIND_NOW, _DF_1_NOW = 8, 1
 _DT_GNU_HASH, _DT_VERSYM, _DT_VERNEED, _DT_VERNEEDNUM = 0x6FFFFEF5, 0x6FFFFFF0, 0x6FFFFFFE, 0x6FFFFFFF
 _DT_VERDEF, _DT_VERDEFNUM = 0x6FFFFFFC, 0x6FFFFFFD
 _BASE_VERSION = 1
@@ -64,9 +68,9 @@ class HostLibrary:
     `version_needs` gives the symbol versions asked of each library (`{"libc.so.6": ("GLIBC_2.17",)}`). `defined` and
     `undefined` are dynamic symbols without versions (of an object file: its global symbols); a weak symbol that
     nobody need define is in neither. `bound` are those undefined ones that a version ties to one of the libraries, with
-    library and version. `versions` are the symbol versions that this library defines, without its own name's.
-    `build_id` is hexadecimal, "" if there is none. `comment` names the compilers. `damage` names what could not be
-    read.
+    library and version; `lazy` those that a call alone needs, looked up when it is first made. `versions` are the
+    symbol versions that this library defines, without its own name's. `build_id` is hexadecimal, "" if there is none.
+    `comment` names the compilers. `damage` names what could not be read.
     """
 
     machine: str
@@ -80,6 +84,7 @@ class HostLibrary:
     defined: frozenset[str] = frozenset()
     undefined: frozenset[str] = frozenset()
     bound: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    lazy: frozenset[str] = frozenset()
     versions: frozenset[str] = frozenset()
     comment: tuple[str, ...] = ()
     damage: tuple[str, ...] = ()
@@ -102,7 +107,8 @@ def read_host(buffer: Buffer) -> HostLibrary:
         machine=elf.machine, type=elf.type, soname="".join(dynamic.texts(_DT_SONAME)[:1]),
         needed=dynamic.texts(_DT_NEEDED), rpath=_folders(dynamic.texts(_DT_RPATH)),
         runpath=_folders(dynamic.texts(_DT_RUNPATH)), build_id=_build_id(elf), version_needs=needs, defined=defined,
-        undefined=undefined, bound=bound, versions=definitions, comment=_comment(elf), damage=damage.all(),
+        undefined=undefined, bound=bound, lazy=dynamic.lazy(undefined), versions=definitions, comment=_comment(elf),
+        damage=damage.all(),
     )  # fmt: skip
 
 
@@ -115,6 +121,7 @@ class _Dynamic:
         self._tags: list[tuple[int, int]] = []
         self._strings = Strings(b"")
         self._versions: dict[int, tuple[str, str]] = {}
+        self._numbers: dict[str, int] = {}
         try:
             self._tags = list(self._read_tags())
             if self._tag(_DT_STRTAB):
@@ -166,11 +173,37 @@ class _Dynamic:
                     if name is None:
                         raise DamagedError(f"symbol name at {name_at:#x} does not exist.")  # noqa: TRY301
                     (defined if where else undefined).add(name)
+                    if not where:
+                        self._numbers[name] = number
                     if versions and not where and versions[number] & _VERSION_INDEX >= _FIRST_VERSION:
                         bound[name] = self._versions.get(versions[number] & _VERSION_INDEX, ("", ""))
         except DamagedError as error:
             self._damage.add(*error.problems)
         return frozenset(defined), frozenset(undefined), bound
+
+    def lazy(self, undefined: Iterable[str]) -> frozenset[str]:
+        """Those of `undefined` that only the jump table names, of a library that is not bound when it is loaded."""
+        now = self._tag(_DT_FLAGS) & _DF_BIND_NOW or self._tag(_DT_FLAGS_1) & _DF_1_NOW
+        if now or any(tag == _DT_BIND_NOW for tag, _ in self._tags):
+            return frozenset()
+        try:
+            called = self._relocated(_DT_JMPREL, self._tag(_DT_PLTRELSZ))
+            # Relative ones come first and name no symbol (-z combreloc): a large library has a million of them.
+            data = self._relocated(_DT_RELA, self._tag(_DT_RELASZ), skip=self._tag(_DT_RELACOUNT))
+        except DamagedError as error:
+            self._damage.add(*error.problems)
+            return frozenset()
+        numbers = called - data
+        return frozenset(name for name in undefined if self._numbers.get(name) in numbers)
+
+    def _relocated(self, tag: int, size: int, skip: int = 0) -> set[int]:
+        """The numbers of the symbols that a table of relocations names."""
+        if not self._tag(tag):
+            return set()
+        rows = self._at(tag, size, "relocations")
+        start = min(skip * _RELA.size, rows.size)
+        content = rows.take(start, (rows.size - start) // _RELA.size * _RELA.size, "relocations")
+        return {info >> 32 for _, info, _ in _RELA.iter_unpack(content)}
 
     def _symbol_versions(self, count: int) -> tuple[int, ...]:
         """The version index of each dynamic symbol; empty if symbols have no versions."""

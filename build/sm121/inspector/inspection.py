@@ -279,7 +279,7 @@ def _symbols(view: _View, libraries: Sequence[LibraryFacts], version: str) -> It
     for path, host in hosts:
         if not host.undefined:
             continue
-        needs = Needs(path, host.undefined, host.needed, host.bound)
+        needs = Needs(path, host.undefined, host.needed, host.bound, host.lazy)
         yield from judge_symbols(needs, defined, view.rules.libraries)
         yield from judge_runtime(needs, view.rules.runtimes, line, runtime)
 

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from sm121.device import Buffer, Container, Kernel, Toolkit
     from sm121.target import Capability
 
-LARGEST_IMAGE = 256 << 20
-"""Bytes of one image after decompression; ten times the largest PTX of FlashAttention 2."""
 LARGEST_SUM = 16 << 30
 """Bytes of all images of a file after decompression: a bound for what was made to waste time."""
 
@@ -60,7 +58,7 @@ class Looker:
             read.damage = f"the images before it came to more than {LARGEST_SUM} bytes"
             return read
         try:
-            data = payload(buffer, image, limit=LARGEST_IMAGE)
+            data = payload(buffer, image)
             if image.kind == "ptx":
                 read.kernels = dict.fromkeys(ptx_kernels(data), 0)
                 return read

@@ -30,6 +30,7 @@ from sm121.inspector.rules import (
     Provider,
     Release,
     Runtime,
+    Uncalled,
 )
 from sm121.values import CudaVersion
 
@@ -102,6 +103,9 @@ def _libraries(data: dict[str, Any]) -> Libraries:
         tuple(
             Provider(row["name"], tuple(row["needs"]), _any_of(row["patterns"]))
             for row in data["provider"]
+        ),
+        tuple(
+            Uncalled(re.compile(row["pattern"]), row["why"], row["source"]) for row in data["uncalled"]
         ),
         frozenset(data["driver"]["libraries"]), frozenset(cuda["major"]), frozenset(cuda["grafted"]),
         frozenset(cuda["driver"]), frozenset(cuda["owners"]), frozenset(cuda["providers"]),

@@ -100,7 +100,7 @@ def _facts(member: Member, done: Pass[UnitLook], depth: Depth) -> LibraryFacts:
     host = read_host(done.buffer) if code.format == "elf" else None
     damage = dict.fromkeys((*code.damage, *(host.damage if host else ())))
     if host is not None and not depth.symbols:
-        host = replace(host, defined=frozenset(), undefined=frozenset(), bound={})
+        host = replace(host, defined=frozenset(), undefined=frozenset(), bound={}, lazy=frozenset())
     units = tuple(_unit(container, seen) for container, seen in zip(code.containers, done.seen, strict=True))
     return LibraryFacts(
         member.path, member.size, code.format, code.machine, units, tuple(damage), tuple(code.notices), host,

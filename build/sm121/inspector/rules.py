@@ -203,10 +203,20 @@ class Provider:
 
 
 @dataclass(frozen=True, slots=True)
+class Uncalled:
+    """Functions that code names and never calls, and that nobody defines."""
+
+    pattern: re.Pattern[str]
+    why: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
 class Libraries:
     """What is known about libraries by their names."""
 
     providers: tuple[Provider, ...]
+    uncalled: tuple[Uncalled, ...]
     driver_only: frozenset[str]
     cuda_major: frozenset[str]
     grafted: frozenset[str]
@@ -221,6 +231,10 @@ class Libraries:
     def belongs_to(self, symbol: str) -> Provider | None:
         """Whose symbol it is by its name, whether that provider is asked for or not."""
         return next((item for item in self.providers if item.pattern.match(symbol)), None)
+
+    def never_called(self, symbol: str) -> Uncalled | None:
+        """Why nobody calls `symbol`, a function that nobody defines."""
+        return next((item for item in self.uncalled if item.pattern.match(symbol)), None)
 
 
 @dataclass(frozen=True, slots=True)

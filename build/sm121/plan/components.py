@@ -8,7 +8,7 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +88,12 @@ def costs(version: str) -> Costs:
         peak={name: int(gib * (1 << 30)) for name, (_seconds, gib) in objects.items()},
         finishing={name: value for name, value in table["finishing"].items() if name != "measured"},
     )
+
+
+def heavy_share(objects: Iterable[tuple[float, int]]) -> float:
+    """The share of heavy objects in the CPU time of all, which are (CPU seconds, peak bytes)."""
+    times = [(seconds, peak > HEAVY) for seconds, peak in objects]
+    return sum(seconds for seconds, heavy in times if heavy) / (sum(seconds for seconds, _ in times) or 1)
 
 
 def _load(name: str) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from sm121.arch_lists import judge_arch_list
 from sm121.errors import PlanError
 from sm121.findings import Finding, Verdict
 from sm121.plan.brought import brought, toolchain_of
-from sm121.plan.components import HEAVY
+from sm121.plan.components import HEAVY, heavy_share
 from sm121.plan.flashinfer_modules import (
     all_modules,
     costs_measured,
@@ -65,7 +65,8 @@ def plan_flashinfer(request: Request, pins: Pins, host: Host, patches: tuple[tup
     jobs = compile_jobs(
         cores=host.machine.cpus, memory=host.machine.memory_for_builds(),
         heaviest=max(peaks[-1], LIGHT) if peaks else HEAVIEST,
-        light=max([LIGHT, *(peak for peak in peaks if peak <= HEAVY)]), wanted=request.jobs,
+        light=max([LIGHT, *(peak for peak in peaks if peak <= HEAVY)]),
+        heavy_share=heavy_share((cost.seconds, cost.peak) for cost in costs.values()), wanted=request.jobs,
     )  # fmt: skip
     choice = Choice(request, line, release, host, arch, selection)
     downloads = _downloads(choice)

@@ -11,7 +11,7 @@ from sm121.errors import PlanError
 from sm121.findings import Finding, Verdict
 from sm121.pins.reading import closest
 from sm121.plan.brought import brought, has_torch, judge_torch, toolchain_of
-from sm121.plan.components import HEAVY, components, costs, known_versions
+from sm121.plan.components import HEAVY, components, costs, heavy_share, known_versions
 from sm121.plan.model import Download, Extension, Plan, Tree, after_finishing
 from sm121.plan.steps import COMPILERS, cache_findings, cache_problems, cuda_downloads
 from sm121.plan.vllm_steps import Choice, vllm_steps
@@ -62,7 +62,7 @@ def plan_vllm(request: Request, pins: Pins, host: Host, patches: tuple[tuple[str
     peaks = {name: value for name, value in measured.peak.items() if _extension_of(name) in compiled}
     jobs = compile_jobs(
         cores=host.machine.cpus, memory=host.machine.memory_for_builds(), heaviest=max(peaks.values(), default=HEAVIEST),
-        wanted=request.jobs,
+        heavy_share=heavy_share((value, peaks[name]) for name, value in seconds.items()), wanted=request.jobs,
     )  # fmt: skip
     promised = expected_images("vllm", release.version, line.compiler, arch_list, applied)
     compiled = tuple(name for name in compiled if _has_targets(name, parts, promised))

@@ -30,18 +30,23 @@ def job_count(*, cpus: int, memory: float, reserve: float, per_job: float) -> in
 
 
 def compile_jobs(
-    *, cores: int, memory: int, heaviest: int = HEAVIEST, light: int = LIGHT, wanted: int | None = None
-) -> Jobs:
+    *, cores: int, memory: int, heaviest: int = HEAVIEST, light: int = LIGHT, heavy_share: float = 0.5,
+    wanted: int | None = None,
+) -> Jobs:  # fmt: skip
     """Share `memory` (bytes, what is kept back already taken off) between heavy and light jobs.
 
-    Light jobs take what the heavy ones leave. The number that a user wants is granted, with a warning where it
-    does not fit. Raises PlanError if that is less than one.
+    Of all ways that fit, the one that ends first if heavy files take `heavy_share` of the CPU time, and the most heavy ones
+    among equals. The number that a user wants is granted, with a warning where it does not fit. Raises PlanError if that is
+    less than one.
     """
     if wanted is not None and wanted < 1:
         raise PlanError(f"at least one job must run at a time, {wanted} were asked for.")
-    heavy = job_count(cpus=cores, memory=memory, reserve=0, per_job=heaviest)
-    left = max(0, memory - heavy * heaviest)
-    fitting = min(cores, heavy + left // light)
+    most = job_count(cpus=cores, memory=memory, reserve=0, per_job=heaviest)
+    totals = {
+        heavy: min(cores, heavy + max(0, memory - heavy * heaviest) // light) for heavy in range(1, most + 1)
+    }
+    heavy = min(totals, key=lambda count: (max(heavy_share / count, 1 / totals[count]), -count))
+    fitting = totals[heavy]
     machine = f"{cores} processors and {gib(memory)} of memory"
     findings = []
     if memory < heaviest:

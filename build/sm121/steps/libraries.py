@@ -18,6 +18,7 @@ from sm121.compile.build import Cost, Schedule, build, configure, planned_units
 from sm121.compile.loading import unresolved
 from sm121.compile.ninja import object_name
 from sm121.errors import CompileError
+from sm121.inspector.policy import policy
 from sm121.plan.cache import CacheProgram
 from sm121.plan.components import HEAVY, costs
 from sm121.plan.steps import COMPILERS
@@ -157,6 +158,7 @@ def require_loading(
     faults = unresolved(
         libraries, search=search, preloaded=preloaded, cpu=target, compiler=COMPILERS[host, target],
         emulator=None if host == target else loader_emulator(target),
+        uncalled=lambda symbol: policy().libraries.never_called(symbol) is not None,
     )  # fmt: skip
     if faults:
         raise CompileError(faults, do="the build is incomplete; look for skipped kernels in the configure log.")

@@ -12,7 +12,7 @@ from sm121.inspector.words import joined, listed, plural, shown
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
-    from sm121.inspector.rules import Libraries
+    from sm121.inspector.rules import Libraries, Uncalled
 
 _MOST = 20
 """Missing symbols of a library that are named one by one."""
@@ -24,13 +24,14 @@ class Needs:
     """What one library asks of others.
 
     `undefined` are its undefined symbols; `versioned` has those of them that a symbol version binds to a library, with
-    that library and the version.
+    that library and the version, `lazy` those that are looked up when they are first called.
     """
 
     library: str
     undefined: frozenset[str]
     needed: tuple[str, ...]
     versioned: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    lazy: frozenset[str] = frozenset()
 
 
 def read_nm(line: str) -> str | None:
@@ -47,12 +48,15 @@ def judge_symbols(needs: Needs, siblings: Collection[str], libraries: Libraries)
     missing: list[str] = []
     strange: list[str] = []
     unasked: list[tuple[str, str]] = []
+    uncalled: dict[Uncalled, list[str]] = {}
     for symbol in sorted(needs.undefined - needs.versioned.keys()):
         if symbol in siblings or libraries.provider(symbol, needs.needed):
             continue
         owner = libraries.belongs_to(symbol)
         if owner is not None and owner.needs:
             unasked.append((symbol, owner.name))
+        elif owner is None and symbol in needs.lazy and (known := libraries.never_called(symbol)):
+            uncalled.setdefault(known, []).append(symbol)
         elif owner is None:
             (missing if symbol.startswith("_Z") else strange).append(symbol)
     for symbol in missing[:_MOST]:
@@ -75,8 +79,11 @@ def judge_symbols(needs: Needs, siblings: Collection[str], libraries: Libraries)
             f"asks for {plural(len(symbols), 'symbol')} of {owner_name} without naming a library of it "
             f"({listed(symbols, 2)}): {owner_name} must be loaded before it",
         )  # fmt: skip
+    for known, symbols in uncalled.items():
+        got = f"names {plural(len(symbols), 'function')} that nobody defines and nobody calls: {known.why}"
+        yield Finding("symbols.uncalled", needs.library, Verdict.INFO, got, source=known.source)
     if not missing:
-        count = len(needs.undefined)
+        count = len(needs.undefined) - sum(map(len, uncalled.values()))
         yield Finding(
             "symbols.undefined", needs.library, Verdict.PASS, f"all {count} undefined symbols have a home"
         )
