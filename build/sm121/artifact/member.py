@@ -76,7 +76,8 @@ class Member:
 
     `path` is relative with forward slashes and comes from the artifact: it may hold anything, so it is never
     used to write a file, and is made printable before it is shown. `size` is in bytes. `link` names a member
-    that has the same bytes (a hard link). `layer` is the digest of the image layer it is from.
+    that has the same bytes (a hard link). `layer` is the digest of the image layer it is from. `packed` is how many bytes
+    it takes in the artifact, where that is known: what reading it costs follows from these.
     """
 
     path: str
@@ -85,6 +86,7 @@ class Member:
     executable: bool = False
     link: str = ""
     layer: str = ""
+    packed: int = 0
 
     @property
     def name(self) -> str:

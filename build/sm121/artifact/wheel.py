@@ -133,4 +133,5 @@ class Wheel:
 
     def _member(self, path: str) -> Member:
         entry = self._last[path]
-        return Member(path, entry.size, ZipContent(self.archive, entry), executable=bool(entry.mode & 0o111))
+        content = ZipContent(self.archive, entry)
+        return Member(path, entry.size, content, executable=bool(entry.mode & 0o111), packed=entry.stored)

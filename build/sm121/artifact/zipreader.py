@@ -7,6 +7,7 @@ zlib's time, and inflating is most of the work of reading a wheel.
 
 from __future__ import annotations
 
+import io
 import mmap
 import stat
 import struct
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 _LOCAL = struct.Struct("<4sHHHHHIIIHH")
 _PIECE = 1 << 18
+_AT_ONCE = 1 << 18
+"""Bytes of an entry that is inflated when it is opened: a wheel has thousands, and a stream for each costs more."""
 _DESCRIPTOR = 24
 """Bytes that may follow a member's data: its checksum and sizes, written by tools that stream."""
 _ENCRYPTED = 0x1
@@ -139,7 +142,10 @@ class ZipArchive:
         """Stream an entry's data; damage is found at the latest when its end is reached."""
         if entry.damage:
             raise ArtifactError(f"{printable(entry.path)} in {self.path.name} cannot be read: {entry.damage}.")
-        return buffered(_Inflater(self._file, entry, self.path.name), entry.size)
+        inflater = _Inflater(self._file, entry, self.path.name)
+        if max(entry.size, entry.stored) <= _AT_ONCE:
+            return io.BytesIO(b"".join(iter(lambda: inflater.take(_AT_ONCE), b"")))
+        return buffered(inflater, entry.size)
 
     def mapped(self, entry: ZipEntry) -> Mapped | None:
         """The data in the mapped archive, if it is stored plainly; its checksum is verified here."""
@@ -180,18 +186,23 @@ class _Inflater(RawReader):
         self._tail = b""
 
     def readinto(self, target: memoryview) -> int:  # type: ignore[override]
-        piece = self._next(min(len(target), CHUNK)) if len(target) else b""
+        piece = self.take(min(len(target), CHUNK)) if len(target) else b""
+        target[: len(piece)] = piece
+        return len(piece)
+
+    def take(self, most: int) -> bytes:
+        """The next bytes, at most `most` and at least one; none at an end that was found to be right."""
+        piece = self._next(most)
         if piece:
-            target[: len(piece)] = piece
             self._done += len(piece)
             self._crc = zlib_ng.crc32(piece, self._crc)
             if self._done > self._entry.size:
                 raise _damaged(
                     self._entry, self._archive, f"it is longer than the {self._entry.size} bytes declared"
                 )
-        elif len(target):
+        else:
             self._check()
-        return len(piece)
+        return piece
 
     def _next(self, most: int) -> bytes:
         if self._stored:

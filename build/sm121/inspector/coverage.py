@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -189,14 +189,15 @@ def cover(
 
 def families(libraries: Iterable[LibraryCoverage]) -> tuple[FamilyCoverage, ...]:
     """The families of all libraries, by name."""
-    counts: dict[str, Counter[str]] = {}
-    sizes: dict[str, Counter[str]] = {}
-    where: dict[str, set[str]] = {}
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    sizes: dict[str, Counter[str]] = defaultdict(Counter)
+    where: dict[str, set[str]] = defaultdict(set)
     for library in libraries:
         for kernel in library.kernels:
-            counts.setdefault(kernel.family, Counter())[kernel.state] += 1
-            sizes.setdefault(kernel.family, Counter())[kernel.state] += kernel.size
-            where.setdefault(kernel.family, set()).add(library.facts.path)
+            family, state = kernel.family, kernel.state
+            counts[family][state] += 1
+            sizes[family][state] += kernel.size
+            where[family].add(library.facts.path)
     return tuple(
         FamilyCoverage(name, dict(counts[name]), dict(sizes[name]), tuple(sorted(where[name])))
         for name in sorted(counts)

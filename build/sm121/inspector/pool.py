@@ -74,7 +74,7 @@ def _batches(wanted: Sequence[Wanted]) -> Iterator[list[Wanted]]:
     """Large libraries alone, small ones together, the most work first."""
     batch: list[Wanted] = []
     held = 0
-    for item in sorted(wanted, key=lambda item: item[0].size, reverse=True):
+    for item in sorted(wanted, key=lambda item: item[0].packed or item[0].size, reverse=True):
         if batch and held + item[0].size > _TOGETHER:
             yield batch
             batch, held = [], 0
