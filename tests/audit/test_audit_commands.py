@@ -9,6 +9,7 @@ import sys
 import tarfile
 from pathlib import Path
 from textwrap import dedent
+from types import SimpleNamespace
 
 import pytest
 from fake_vllm import FILES
@@ -228,6 +229,44 @@ def test_bootlog_of_a_file_and_of_a_stream(
     assert run("bootlog", "-", "--json") == 31
     found = json.loads(capsys.readouterr().out)
     assert found["findings"][0]["check"] == "bootlog.no-kernel-image"
+
+
+@pytest.mark.parametrize(
+    ("path", "told"),
+    [
+        ("/dev/zero", "line 1 is longer than 8 MiB, reading stopped there"),
+        ("/proc/self/mem", "cannot be read on behind line 0"),
+    ],
+)
+def test_a_log_without_an_end_is_cut(path: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("bootlog", path, "--json") == 32
+    found = json.loads(capsys.readouterr().out)
+    assert (found["verdict"], found["findings"][0]["check"]) == ("unknown", "bootlog.cut")
+    assert told in found["findings"][0]["got"]
+    with pytest.raises(ArtifactError, match=f"{path} cannot be taken as a log: .*{told}"):
+        run("memory", "--bootlog", path)
+
+
+def test_a_log_that_goes_on_for_ever_is_cut(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Endless:
+        def readline(self, _size: int) -> bytes:
+            return b"INFO nothing\n"
+
+    monkeypatch.setattr("sm121.audit.log_lines._MOST", 1 << 16)
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=Endless()))
+    assert run("bootlog", "-") == 32
+    assert "reading stopped at line 5042" in " ".join(capsys.readouterr().out.split())
+
+
+def test_what_stands_behind_the_head_of_a_long_line_is_passed_over(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "boot.log"
+    log.write_text(f"{'x' * 300_000}no kernel image is available for execution on the device\n{GOOD}")
+    assert run("bootlog", str(log), "--json") == 0
+    assert json.loads(capsys.readouterr().out)["lines"] == 1 + GOOD.count("\n")
 
 
 def test_bootlog_compared_with_a_prediction(

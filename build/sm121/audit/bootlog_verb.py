@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from sm121.audit.bootlog import BootLog
 from sm121.audit.chain import compare
 from sm121.audit.explain_report import finding_json, findings_text
+from sm121.audit.log_lines import LogLines
 from sm121.audit.output import exit_status, open_log, print_json, standard_output
 from sm121.findings import Verdict, overall
 
@@ -23,9 +24,6 @@ if TYPE_CHECKING:
     from sm121.audit.explain import Explanation
     from sm121.findings import Finding
 
-_LONGEST = 1 << 16
-"""Bytes of a line that are taken at once; a log without line ends does not fill the memory."""
-
 
 def run_bootlog(
     arguments: argparse.Namespace, explained: Callable[[argparse.Namespace], Explanation | None]
@@ -33,21 +31,24 @@ def run_bootlog(
     """The verb bootlog; `explained` gives the prediction to compare with, if one is asked for."""
     explanation = explained(arguments)
     log, console = BootLog(), standard_output()
+    lines: LogLines | None = None
     try:
         with (
             nullcontext(sys.stdin.buffer if sys.stdin else io.BytesIO())
             if arguments.log == "-"
             else open_log(Path(arguments.log)) as stream
         ):
-            for line in iter(lambda: stream.readline(_LONGEST), b""):
-                fresh = log.feed(line.decode("utf-8", "replace"))
+            lines = LogLines(stream)
+            for line in lines:
+                fresh = log.feed(line)
                 if fresh and not arguments.json:
                     # At once: who follows a log wants to know while the server still runs.
                     findings_text(fresh, console, least=Verdict.INFO)
     except KeyboardInterrupt:
         # Following a log is ended this way; what was read is the answer.
         pass
-    compared = [*log.closing(), *(compare(log, explanation) if explanation else [])]
+    cut = lines.finding if lines else None
+    compared = [*([cut] if cut else []), *log.closing(), *(compare(log, explanation) if explanation else [])]
     findings = [*log.findings, *compared]
     verdict = overall(findings) if findings else log.verdict
     if arguments.json:

@@ -8,17 +8,15 @@ from typing import TYPE_CHECKING, Any
 from sm121.audit.bootlog import BootLog
 from sm121.audit.checkpoint import Checkpoint
 from sm121.audit.explain_report import finding_json, findings_text
+from sm121.audit.log_lines import CUT_ADVICE, LogLines
 from sm121.audit.memory import GIB, Plan, cache_cost, judge_memory
-from sm121.audit.output import exit_status, open_text, print_json, standard_output
+from sm121.audit.output import exit_status, open_log, print_json, standard_output
 from sm121.errors import ArtifactError, UsageError
 from sm121.findings import Finding, Verdict, overall
 
 if TYPE_CHECKING:
     import argparse
     from pathlib import Path
-
-_LONGEST = 1 << 16
-"""Characters of a line: one without an end is no line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +67,11 @@ def _length(arguments: argparse.Namespace, cost: _Cost) -> int:
 
 def _of_log(path: Path) -> _Cost:
     log = BootLog()
-    with open_text(path) as file:
-        log.read(iter(lambda: file.readline(_LONGEST), ""))
+    with open_log(path) as file:
+        lines = LogLines(file)
+        log.read(lines)
+    if lines.cut:
+        raise ArtifactError(f"{path} cannot be taken as a log: {lines.cut}.", do=CUT_ADVICE)
     if log.bytes_per_token is None:
         wanted = "`Available KV cache memory: N GiB` and, after it, `KV cache size: N tokens`"
         bad = [f"{name.replace('_', ' ')} {text!r} cannot be right" for name, text in log.unusable.items()]

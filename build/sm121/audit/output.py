@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, BinaryIO, TextIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from rich.console import Console
 
@@ -40,14 +40,6 @@ def open_log(path: Path) -> BinaryIO:
     """Open a log for reading. Raises ArtifactError."""
     try:
         return path.open("rb")
-    except OSError as error:
-        raise unreadable(path, error) from error
-
-
-def open_text(path: Path) -> TextIO:
-    """Open a text that may hold anything. Raises ArtifactError."""
-    try:
-        return path.open(encoding="utf-8", errors="replace")
     except OSError as error:
         raise unreadable(path, error) from error
 
