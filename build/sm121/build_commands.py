@@ -6,6 +6,7 @@ import argparse
 import json
 import re
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,7 @@ from sm121.cache_options import (
     told,
 )  # fmt: skip
 from sm121.documents import STANDARD_OUTPUT, read_text_document, write_document
-from sm121.errors import UsageError, exit_codes
+from sm121.errors import Faults, UsageError, exit_codes
 from sm121.local import local_cutlass, local_torch
 from sm121.plan.flashinfer import plan_flashinfer
 from sm121.plan.model import Request
@@ -31,6 +32,7 @@ from sm121.plan.vllm import plan_vllm
 from sm121.preflight import ensure_brought, ensure_disk, ensure_packages, read_host
 from sm121.progress import Progress
 from sm121.sources.external import External, require_reachable
+from sm121.sources.fetch import require_mirror
 from sm121.sources.patches import planned_patches
 from sm121.steps import Build, Context
 from sm121.workspace import Workspace
@@ -152,7 +154,7 @@ def add_plan_options(
     )
     add_cache_options(how)
     how.add_argument(
-        "--mirror", metavar="DIR", type=Path, help="folder that holds the pinned files, instead of an index"
+        "--mirror", metavar="DIR", type=Path, help="folder that holds the pinned files, instead of an index; it must exist"
     )
     how.add_argument("--install-missing", action="store_true", help="install missing Debian or Ubuntu packages")
     where = parser.add_argument_group("where")
@@ -168,15 +170,14 @@ def add_plan_options(
 
 def _build(arguments: argparse.Namespace) -> int:
     progress = Progress(quiet=arguments.quiet)
-    projects = _projects(arguments)
     if arguments.dry_run:
-        plans = _ready(arguments, projects)
+        plans = _ready(arguments, _projects)
         if arguments.json:
             write_document(arguments.json, json.dumps([plan_json(plan) for plan in plans], indent=2) + "\n")
         else:
             _show(plans, Console(highlight=False))
         return 0
-    plans = _ready(arguments, projects, progress)
+    plans = _ready(arguments, _projects, progress)
     if not arguments.quiet:
         _show(plans, progress.console)
     work = Workspace(arguments.work.absolute())
@@ -233,27 +234,39 @@ def _report(shown: Sequence[dict[str, str]], arguments: argparse.Namespace, cons
 
 def planned(arguments: argparse.Namespace, progress: Progress | None = None) -> Plan:
     """vLLM's plan for the arguments; with `progress`, this machine is made sure to have all that it needs."""
-    (plan,) = _ready(arguments, ["vllm"], progress)
+    (plan,) = _ready(arguments, lambda _: ["vllm"], progress)
     return plan
 
 
 def _ready(
-    arguments: argparse.Namespace, projects: Sequence[str], progress: Progress | None = None
+    arguments: argparse.Namespace,
+    asked: Callable[[argparse.Namespace], list[str]],
+    progress: Progress | None = None,
 ) -> list[Plan]:
-    """The plans for `projects`, every one made before the first is run; `progress` as for `planned`."""
-    _refuse_paths(arguments)
+    """The plans for the projects that are asked for, every one made before the first is run; `progress` as for `planned`.
+
+    All that is wrong with the arguments is told at once.
+    """
     host = read_host(arguments.cpu)
-    plans = _plans(arguments, projects, host)
+    faults = Faults()
+    faults.of(lambda: _refuse_values(arguments))
+    faults.of(lambda: require_mirror(arguments.mirror))
+    projects = faults.of(lambda: asked(arguments)) or []
+    plans = _plans(arguments, projects, host, faults)
+    faults.end()
     if progress is None:
         return plans
     ensure_brought(plans)
     require_reachable([External(tree.name, tree.repository, tree.ref) for plan in plans for tree in plan.trees])
     ready = ensure_packages(host, arguments.cpu, progress, install=arguments.install_missing)
-    return plans if ready is host else _plans(arguments, projects, ready)
+    if ready is not host:
+        plans = _plans(arguments, projects, ready, faults)
+        faults.end()
+    return plans
 
 
-def _refuse_paths(arguments: argparse.Namespace) -> None:
-    """What cannot be a path of a build, before anything is made of it."""
+def _refuse_values(arguments: argparse.Namespace) -> None:
+    """What cannot be a path or a number of a build, before anything is made of it."""
     problems = []
     for option in ("work", "dist"):
         path = str(getattr(arguments, option).absolute())
@@ -270,17 +283,24 @@ def _refuse_paths(arguments: argparse.Namespace) -> None:
         raise UsageError(problems, do="name other values; `sm121 build --help` has the options.")
 
 
-def _plans(arguments: argparse.Namespace, projects: Sequence[str], host: Host) -> list[Plan]:
-    loaded = pins.load(arguments.pins)
-    plans = [_PLANNERS[project](arguments, loaded, host) for project in projects]
-    for plan in plans:
-        steps = [step.name for step in plan.steps]
-        if arguments.until not in steps:
-            raise UsageError(
-                f"there is no step {arguments.until!r} in the plan for {plan.project}.",
-                do=f"name one of {', '.join(steps)}, or one project with --only.",
-            )
-    return plans
+def _plans(arguments: argparse.Namespace, projects: Sequence[str], host: Host, faults: Faults) -> list[Plan]:
+    """The plans that can be made; what is wrong with the others is added to `faults`."""
+    loaded = faults.of(lambda: pins.load(arguments.pins))
+    if loaded is None:
+        return []
+    found = [faults.of(partial(_plan, project, arguments, loaded, host)) for project in projects]
+    return [plan for plan in found if plan]
+
+
+def _plan(project: str, arguments: argparse.Namespace, loaded: Pins, host: Host) -> Plan:
+    plan = _PLANNERS[project](arguments, loaded, host)
+    steps = [step.name for step in plan.steps]
+    if arguments.until not in steps:
+        raise UsageError(
+            f"there is no step {arguments.until!r} in the plan for {plan.project}.",
+            do=f"name one of {', '.join(steps)}, or one project with --only.",
+        )
+    return plan
 
 
 def _projects(arguments: argparse.Namespace) -> list[str]:

@@ -6,10 +6,12 @@ travel in one error, so that a user mends them in one go.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
+
+T = TypeVar("T")
 
 
 class Sm121Error(Exception):
@@ -175,6 +177,37 @@ class RegressionError(Sm121Error):
     """Machine code became worse than a limit allows."""
 
     exit_code = 33
+
+
+class Faults:
+    """Collects what is wrong with parts that do not need each other, so that a user mends it in one go."""
+
+    def __init__(self) -> None:
+        self._found: list[Sm121Error] = []
+
+    def of(self, part: Callable[[], T]) -> T | None:
+        """What `part` gives; None, and its failure kept, if it fails."""
+        try:
+            return part()
+        except Sm121Error as error:
+            self._found.append(error)
+            return None
+
+    @property
+    def problems(self) -> list[str]:
+        """Every fault once."""
+        return list(dict.fromkeys(problem for error in self._found for problem in error.problems))
+
+    @property
+    def do(self) -> str:
+        """The next steps of all of them in one sentence."""
+        steps = dict.fromkeys(error.do.removesuffix(".") for error in self._found if error.do)
+        return "; ".join(steps) + "." if steps else ""
+
+    def end(self) -> None:
+        """Raise what was found as one error of the first one's kind; nothing if nothing was."""
+        if self._found:
+            raise type(self._found[0])(self.problems, do=self.do) from self._found[0]
 
 
 def exit_codes(kinds: Iterable[type[Sm121Error]]) -> str:

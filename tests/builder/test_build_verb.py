@@ -78,3 +78,43 @@ def test_a_line_without_its_toolkit_can_be_planned(line: str, capsys: pytest.Cap
     said = " ".join(capsys.readouterr().out.split())
     assert "yours: the CUDA 12.9 toolkit, not named yet (--cuda-home DIR)" in said
     assert f"torch 2.14.0+{line}" in said
+
+
+@pytest.mark.parametrize("dry", [True, False])
+@pytest.mark.parametrize(("name", "found"), [("absent", "does not exist"), ("file", "is not a folder")])
+def test_all_that_is_wrong_is_told_at_once(
+    name: str, found: str, dry: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("no mirror")
+    places = (
+        "--work",
+        str(tmp_path / "work"),
+        "--dist",
+        str(tmp_path / "dist"),
+        "--mirror",
+        str(tmp_path / name),
+    )
+    wrong = ("--jobs", "0", "--ext", "_C_stabel_libtorch", "--modules", "pages", "--line", "cu130")
+    assert parsed("build", *places, *wrong, *(["--dry-run"] if dry else [])) == UsageError.exit_code
+    said = capsys.readouterr().err
+    assert f"the mirror {tmp_path / name} {found}." in said
+    for problem in ("--jobs 0", "did you mean _C_stable_libtorch?", "matches no module"):
+        assert said.count(problem) == 1, problem
+    assert said.count("what to do:") == 1
+    assert "leave --mirror out" in said
+    assert {path.name for path in tmp_path.iterdir()} == {"file"}
+
+
+@pytest.mark.parametrize("verb", [("kernels", "topk.cu", "--dry-run"), ("kernels", "topk.cu")])
+def test_verbs_that_compile_by_a_plan_want_the_mirror_too(
+    verb: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (
+        parsed(*verb, "--work", str(tmp_path / "work"), "--mirror", str(tmp_path / "no")) == UsageError.exit_code
+    )
+    assert "the mirror" in capsys.readouterr().err
+
+
+def test_a_fault_of_both_projects_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+    assert parsed("build", "--dry-run", "--line", "cu13") == UsageError.exit_code
+    assert capsys.readouterr().err.count("there is no line 'cu13'") == 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from sm121 import errors
 
 
@@ -29,3 +31,20 @@ def test_exit_codes_are_listed_in_order_with_what_they_say() -> None:
     listed = errors.exit_codes([errors.PackError, errors.UsageError]).splitlines()
     assert [line.split()[0] for line in listed] == ["2", "19"]
     assert listed[0].endswith("The command line asks for something that does not exist")
+
+
+def test_faults_of_several_parts_are_one_error() -> None:
+    def fail(error: errors.Sm121Error) -> None:
+        raise error
+
+    faults = errors.Faults()
+    assert faults.of(lambda: 7) == 7
+    faults.end()
+    for error in (
+        errors.UsageError("one.", do="mend it."),
+        errors.PlanError(["two.", "one."], do="mend it too."),
+    ):
+        assert faults.of(lambda error=error: fail(error)) is None  # type: ignore[misc]
+    with pytest.raises(errors.UsageError) as raised:
+        faults.end()
+    assert (raised.value.problems, raised.value.do) == (["one.", "two."], "mend it; mend it too.")

@@ -236,7 +236,7 @@ def test_a_mirror_is_the_only_place(tmp_path: Path) -> None:
     wanted = pin(filename="thing-1.0-cp312-cp312-manylinux_2_28_aarch64.whl")
     with pytest.raises(FetchError, match="for x86_64 only, not for aarch64"):
         fetch([wanted], tmp_path / "store", mirror=tmp_path / "mirror", progress=quiet())
-    with pytest.raises(UsageError, match="is not a folder"):
+    with pytest.raises(UsageError, match="does not exist"):
         fetch([wanted], tmp_path / "store", mirror=tmp_path / "absent", progress=quiet())
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal
 
 from packaging.utils import canonicalize_name
 from packaging.version import Version
@@ -12,7 +12,7 @@ from rich.table import Table
 
 from sm121.artifact.imagedocs import LINUX_ARM64, Platform
 from sm121.artifact.reference import ImageReference, parse_digest
-from sm121.errors import ImageError, PlanError, Sm121Error
+from sm121.errors import Faults, ImageError, PlanError
 from sm121.image.daemonless import judge_request
 from sm121.image.frame import FOLDER, UID
 from sm121.image.labels import stamp_labels
@@ -23,7 +23,7 @@ from sm121.target import GB10
 from sm121.values import CudaVersion, Sha256
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from rich.console import Console
 
@@ -38,7 +38,6 @@ EPOCH = 315532800
 """1980-01-01, the time of every installed file (seconds since 1970)."""
 PLATFORMS = {Cpu.AARCH64: LINUX_ARM64, Cpu.X86_64: Platform("linux", "amd64")}
 Mode = Literal["prebuilt", "nvcc"]
-T = TypeVar("T")
 _FILES = ("oci:", "oci-archive:", "docker-archive:")
 _MODULES = "flashinfer-jit-cache"
 _OLDEST_NVCC = CudaVersion(12, 9)
@@ -123,20 +122,23 @@ def plan_image(
     lock: str, dockerfile: bytes,
 ) -> ImagePlan:  # fmt: skip
     """Plan an image; `lock` is the name of the locked set's file. Raises PlanError that names every fault."""
-    faults = _Faults()
+    faults = Faults()
     base = faults.of(lambda: _base(request, pins))
     repository = faults.of(lambda: _repository(request.repository))
     ordered = sorted(wheels, key=lambda wheel: project_of(wheel.filename) != "vllm")
     faults.of(lambda: judge_request(ordered, runtime, lock))
-    faults.texts += _belonging(request, line, release, ordered, runtime, lock)
     modules, problems = _modules(request, ordered, runtime, lock)
-    faults.texts += problems
+    problems = [
+        *faults.problems,
+        *_belonging(request, line, release, ordered, runtime, lock),
+        *problems,
+    ]
     if request.builder not in {"docker", "oci"}:
-        faults.texts.append(f"there is no builder {request.builder!r}; there are docker and oci.")
+        problems.append(f"there is no builder {request.builder!r}; there are docker and oci.")
     if request.network not in {"", "none", "default", "host"}:
-        faults.texts.append(f"there is no network {request.network!r}; there are none, default and host.")
-    if faults.texts or base is None:
-        raise PlanError(faults.texts, do=faults.do or "change the request as the messages say.")
+        problems.append(f"there is no network {request.network!r}; there are none, default and host.")
+    if problems or base is None:
+        raise PlanError(problems, do=faults.do or "change the request as the messages say.")
     packages = pins.runtime.packages if request.packages is None else request.packages
     return ImagePlan(
         line=line.name,
@@ -156,23 +158,6 @@ def plan_image(
         labels=_labels(ordered, base, runtime),
         dockerfile=Sha256.of_bytes(dockerfile),
     )
-
-
-class _Faults:
-    """Collects what is wrong, so that a user mends it in one go."""
-
-    def __init__(self) -> None:
-        self.texts: list[str] = []
-        self.do = ""
-
-    def of(self, part: Callable[[], T]) -> T | None:
-        """What `part` gives; None, and its problems kept, if it fails."""
-        try:
-            return part()
-        except Sm121Error as error:
-            self.texts += error.problems
-            self.do = self.do or error.do
-            return None
 
 
 def _base(request: Request, pins: ImagePins) -> tuple[str, Sha256]:

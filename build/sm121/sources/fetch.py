@@ -99,12 +99,21 @@ class IndexOrigin:
         return page
 
 
+def require_mirror(folder: Path | None) -> None:
+    """Raise UsageError for a mirror that is asked for and is not there: it is known before anything is fetched."""
+    if folder is None or folder.is_dir():
+        return
+    found = "is not a folder" if folder.exists() else "does not exist"
+    raise UsageError(
+        f"the mirror {folder} {found}.", do="give a folder that holds the files, or leave --mirror out."
+    )
+
+
 class MirrorOrigin:
     """A folder that holds the files, itself or in folders one level down (by project, by hash, anyhow)."""
 
     def __init__(self, folder: Path) -> None:
-        if not folder.is_dir():
-            raise UsageError(f"the mirror {folder} is not a folder.", do="give a folder that holds the files.")
+        require_mirror(folder)
         self.folder = folder
         self._files: dict[str, list[Path]] = {}
         for place in (folder, *sorted(entry for entry in folder.iterdir() if entry.is_dir())):
