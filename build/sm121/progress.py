@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 
 QUIET_INTERVAL = 30.0
 """Seconds between two lines of a counter when nobody watches a terminal."""
+_BAR = 40
+_NARROW = 100
+"""Columns of a terminal below which a bar gets half its length, so that what it is about keeps its place."""
+_LEAST_NOTE = 8
 
 
 def duration(seconds: float) -> str:
@@ -40,6 +44,16 @@ def size(count: float) -> str:
     return f"{count:.2f} GB"
 
 
+def shortened(text: str, width: int) -> str:
+    """A text cut in its middle to `width` characters: of a file's name both ends tell most."""
+    if len(text) <= width:
+        return text
+    if width < 2:
+        return text[:width]
+    head = width // 2
+    return f"{text[:head]}…{text[head + 1 - width :]}" if width - head > 1 else f"{text[:head]}…"
+
+
 @dataclass
 class Counter:
     """A running count of something with a known end."""
@@ -49,6 +63,8 @@ class Counter:
     total: float
     unit: str
     _bar: Bar | None
+    _room: int = 0
+    """Columns of the bar's line that its note may take."""
     _started: float = field(default_factory=time.monotonic)
     _spoke: float = field(default_factory=time.monotonic)
 
@@ -57,7 +73,9 @@ class Counter:
         if total is not None:
             self.total = total
         if self._bar is not None:
-            self._bar.update(self._bar.task_ids[0], completed=done, total=self.total, note=escape(note))
+            self._bar.update(
+                self._bar.task_ids[0], completed=done, total=self.total, note=escape(self._fitting(note))
+            )
             return
         now = time.monotonic()
         if now - self._spoke < QUIET_INTERVAL:
@@ -69,6 +87,9 @@ class Counter:
             else f"{done:g} of {self.total:g} {self.unit}"
         )
         self._progress.say(f"  {self.title}: {shown}, {duration(now - self._started)}  {note}".rstrip())
+
+    def _fitting(self, note: str) -> str:
+        return shortened(note, self._room) if self._room >= _LEAST_NOTE else ""
 
 
 class Progress:
@@ -101,10 +122,13 @@ class Progress:
         if self.quiet or not self.console.is_terminal:
             yield Counter(self, title, total, unit, None)
             return
+        width = self.console.width
+        long = _BAR if width >= _NARROW else _BAR // 2
+        room = width - len(f"  {title} {'':{long}} {total:.0f}/{total:.0f} 0:00:00 ")
         bar = Bar(
-            TextColumn("  {task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+            TextColumn("  {task.description}"), BarColumn(long), MofNCompleteColumn(), TimeElapsedColumn(),
             TextColumn("[dim]{task.fields[note]}"), console=self.console, transient=True,
         )  # fmt: skip
         with bar:
             bar.add_task(escape(title), total=total, note="")
-            yield Counter(self, title, total, unit, bar)
+            yield Counter(self, title, total, unit, bar, room)

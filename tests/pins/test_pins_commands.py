@@ -24,6 +24,7 @@ from sm121.errors import (
 )
 from sm121.index import IndexFile
 from sm121.pins import Cpu, commands, load, lock
+from sm121.pins import facts as facts_module
 from sm121.pins.explain import explain
 from sm121.pins.facts import Facts
 from sm121.pins.resolve import Resolution
@@ -129,6 +130,23 @@ def test_explain_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert set(told) == {"version", "name", "pinned", "demanded", "known", "since", "newest"}
     assert told["pinned"][0]["files"][0]["file"] == LINE.torch(RELEASE, "aarch64").filename
     assert told["demanded"] == ["vllm: torch==2.14.0"]
+
+
+def test_questions_to_the_index_are_told_beside_the_answer(
+    world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.add(wheel("torch", "2.14.0"))
+    monkeypatch.setattr(facts_module, "resolve", lambda *_, **__: Resolution({}, {}))
+    monkeypatch.setattr("sm121.progress.QUIET_INTERVAL", 0)
+    for words in (["check"], ["explain", "torch"]):
+        run(*words, "--json")
+        told = capsys.readouterr()
+        assert json.loads(told.out)["version"] == 1
+        first, *between, last = told.err.splitlines()
+        assert first == "> ask upstream about line cu130, vLLM 0.33.0, aarch64"
+        assert re.fullmatch(r"  ask the package index: 1 of \d+ questions, [\d.]+ s  \S+", between[0])
+        assert any(line.endswith("the complete set") for line in between)
+        assert last.startswith("  done in ")
 
 
 def test_explain_an_unknown_name() -> None:

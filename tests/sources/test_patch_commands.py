@@ -264,6 +264,20 @@ def test_drop(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
     assert not (desk.patches / "vllm" / "1.0" / "0002-Two.patch").exists()
 
 
+def test_what_takes_long_is_told_beside_the_answer(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
+    desk("new", "--series", "1.0")
+    assert "> lay out vllm 1.0" in capsys.readouterr().err
+    desk.commit("1.0", "One", f=text(L3="one"))
+    desk("refresh", "--series", "1.0")
+    capsys.readouterr()
+    for verb, versions in (("check", ["1.0"]), ("status", list(UPSTREAM))):
+        assert desk(verb, "--json") == 0
+        told = capsys.readouterr()
+        assert json.loads(told.out)["patches"]
+        for version in versions:
+            assert f"> judge the patches of vllm {version}\n" in told.err
+
+
 def test_no_patches(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
     assert desk("check") == desk("status") == 0
     assert capsys.readouterr().out == "no patches of vllm\n" * 2

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
     from sm121.findings import Finding
     from sm121.pins.explain import Explanation
+    from sm121.pins.facts import Facts
     from sm121.pins.model import Line, Pins, Release
 
 JSON_VERSION = 1
@@ -162,7 +163,7 @@ def _check(arguments: argparse.Namespace) -> int:
     else:
         _, line, release, cpu = _chosen(arguments)
         load_images(arguments.pins)  # what images are made of is checked by its form
-        facts = None if arguments.offline else gather(line, release, cpu, beside=arguments.beside)
+        facts = None if arguments.offline else _asked(line, release, cpu, arguments.beside, Progress())
         findings = check(line, release, cpu, facts, beside=arguments.beside)
     findings = sorted_findings(findings)
     if arguments.json:
@@ -174,6 +175,12 @@ def _check(arguments: argparse.Namespace) -> int:
                 print(f"{'':28} {finding.source}")
         print(f"{overall(findings).upper()}: {len(findings)} findings")
     return _status(overall(findings), strict=arguments.strict)
+
+
+def _asked(line: Line, release: Release, cpu: Cpu, beside: Sequence[str], progress: Progress) -> Facts:
+    """What upstream says about the pins; takes some seconds, and says so."""
+    with progress.step(f"ask upstream about line {line.name}, vLLM {release.version}, {cpu}"):
+        return gather(line, release, cpu, beside=beside, progress=progress)
 
 
 def _frozen(path: Path, cpu: Cpu, cuda: str | None) -> Environment:
@@ -272,9 +279,11 @@ def _explain(arguments: argparse.Namespace) -> int:
     facts = None
     listing: list[index.IndexFile] = []
     if not arguments.offline:
-        facts = gather(line, release, cpu, beside=arguments.beside)
+        progress = Progress()
+        facts = _asked(line, release, cpu, arguments.beside, progress)
         try:
-            listing = index.project_files(arguments.name)
+            with progress.step(f"list the versions of {arguments.name}"):
+                listing = index.project_files(arguments.name)
         except FetchError:
             # A name that no index has may still be known; explain says so if it is not.
             listing = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from email.parser import HeaderParser
 from functools import partial
@@ -19,6 +19,7 @@ from sm121.pins.choose import best_wheel
 from sm121.pins.environment import Environment
 from sm121.pins.knowledge import toolkit_releases
 from sm121.pins.resolve import Resolution, resolve
+from sm121.progress import Progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     from sm121.index import IndexFile
     from sm121.pins.model import Cpu, FilePin, Line, Release
+    from sm121.progress import Counter
 
 T = TypeVar("T")
 
@@ -88,44 +90,58 @@ def floating_limits(line: Line) -> list[str]:
     ]
 
 
-def gather(line: Line, release: Release, cpu: Cpu, *, beside: Sequence[str] = ()) -> Facts:
+def gather(
+    line: Line, release: Release, cpu: Cpu, *, beside: Sequence[str] = (), progress: Progress | None = None
+) -> Facts:
     """Ask the indexes about everything that is pinned for a line and a release.
 
     `beside` are further requirements of the same environment, such as `b12x==1.5.1`.
     """
-    missing: dict[str, str] = {}
     wheels = pinned_wheels(line, release, cpu)
     further = Environment.of_lines(exact(beside)).installed.items()
     pins = [*wheels, release.sdist, *line.toolkit(cpu, cpu), *line.tools(cpu)]
-    with ThreadPoolExecutor(_WORKERS) as pool:
-        listed = _each(pool, missing, {pin.filename: partial(index.find, pin.name, pin.filename) for pin in pins})
+    names = {line.compiler_toolkit.release, line.runtime_toolkit.release}
+    # Of each wheel its place, METADATA and RECORD; the source distribution's text, and the complete set, are two more.
+    total = len(pins) + 2 * len(wheels) + 3 * len(further) + len(names) + 2
+    with (
+        (progress or Progress(quiet=True)).counter("ask the package index", total, "questions") as counter,
+        ThreadPoolExecutor(_WORKERS) as pool,
+    ):
+        asking = _Asking(pool, counter)
+        listed = asking.each({pin.filename: partial(index.find, pin.name, pin.filename) for pin in pins})
         found = {pin.name: listed[pin.filename] for pin in wheels if pin.filename in listed}
-        found |= _each(pool, missing, {name: partial(_wheel_of, name, version, cpu) for name, version in further})
-        metadata = _each(
-            pool, missing, {f"METADATA of {name}": partial(_metadata, found[name]) for name in found}
-        )
-        records = _each(pool, missing, {f"RECORD of {name}": partial(record, found[name]) for name in found})
-        names = {line.compiler_toolkit.release, line.runtime_toolkit.release}
-        kits = _each(pool, missing, {f"parts of cuda-toolkit {name}": partial(_toolkit, name) for name in names})
+        found |= asking.each({name: partial(_wheel_of, name, version, cpu) for name, version in further})
+        metadata = asking.each({f"METADATA of {name}": partial(_metadata, found[name]) for name in found})
+        records = asking.each({f"RECORD of {name}": partial(record, found[name]) for name in found})
+        kits = asking.each({f"parts of cuda-toolkit {name}": partial(_toolkit, name) for name in names})
         sources = (
             {CUDA_TXT: partial(_cuda_txt, listed[release.sdist.filename])}
             if (release.sdist.filename in listed)
             else {}
         )
-        cuda_txt = _each(pool, missing, sources).get(CUDA_TXT)
-    resolution, conflict = None, ""
-    if line.torches:
-        try:
-            resolution = resolve([f"vllm=={release.version}", *beside], constraints(line, release), cpu)
-        except PinsError as error:
-            conflict = " ".join(error.problems)
-        except (FetchError, PreflightError) as error:
-            missing["the complete set"] = " ".join(error.problems)
+        cuda_txt = asking.each(sources).get(CUDA_TXT)
+        counter.update(total - 1, "the complete set")
+        resolution, conflict = _resolved(line, release, cpu, beside, asking.missing)
     return Facts(
         {key.removeprefix("METADATA of "): value for key, value in metadata.items()},
         {key.removeprefix("RECORD of "): value for key, value in records.items()},
-        listed, cuda_txt, {key.rpartition(" ")[2]: value for key, value in kits.items()}, resolution, conflict, missing,
+        listed, cuda_txt, {key.rpartition(" ")[2]: value for key, value in kits.items()}, resolution, conflict,
+        asking.missing,
     )  # fmt: skip
+
+
+def _resolved(
+    line: Line, release: Release, cpu: Cpu, beside: Sequence[str], missing: dict[str, str]
+) -> tuple[Resolution | None, str]:
+    """The complete set, or why there is none; what could not be asked goes to `missing`."""
+    if line.torches:
+        try:
+            return resolve([f"vllm=={release.version}", *beside], constraints(line, release), cpu), ""
+        except PinsError as error:
+            return None, " ".join(error.problems)
+        except (FetchError, PreflightError) as error:
+            missing["the complete set"] = " ".join(error.problems)
+    return None, ""
 
 
 def exact(requirements: Iterable[str]) -> list[str]:
@@ -154,18 +170,29 @@ def requirements_txt(text: str) -> tuple[Requirement, ...]:
     return tuple(found)
 
 
-def _each(
-    pool: ThreadPoolExecutor, missing: dict[str, str], calls: Mapping[str, Callable[[], T]]
-) -> dict[str, T]:
-    """Run calls side by side; what fails is noted under its key in `missing`."""
-    running = {key: pool.submit(call) for key, call in calls.items()}
-    done = {}
-    for key, future in running.items():
-        try:
-            done[key] = future.result()
-        except FetchError as error:
-            missing[key] = " ".join(error.problems)
-    return done
+@dataclass
+class _Asking:
+    """Questions side by side, counted as they are answered."""
+
+    pool: ThreadPoolExecutor
+    counter: Counter
+    missing: dict[str, str] = field(default_factory=dict)
+    """What failed, by its key, with the reason."""
+    done: int = 0
+
+    def each(self, calls: Mapping[str, Callable[[], T]]) -> dict[str, T]:
+        """Run the calls; the answers of those that did not fail, in the order of the calls."""
+        running = {self.pool.submit(call): key for key, call in calls.items()}
+        for future in as_completed(running):
+            self.done += 1
+            self.counter.update(self.done, running[future])
+        answers = {}
+        for future, key in running.items():
+            try:
+                answers[key] = future.result()
+            except FetchError as error:
+                self.missing[key] = " ".join(error.problems)
+        return answers
 
 
 def _metadata(file: IndexFile) -> tuple[Requirement, ...]:

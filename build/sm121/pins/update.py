@@ -132,7 +132,7 @@ def verify(edits: Edits, version: str, cpu: Cpu, progress: Progress) -> list[Fin
     findings = []
     for line in lines:
         with progress.step(f"check line {line.name}"):
-            findings += check(line, release, cpu, gather(line, release, cpu))
+            findings += check(line, release, cpu, gather(line, release, cpu, progress=progress))
     faults = [finding.message for finding in findings if finding.verdict is Verdict.FAIL]
     if faults:
         raise PinsError(faults, do="nothing was written; a set that fails its check is not pinned.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date
 from functools import partial
 from pathlib import Path
@@ -97,6 +97,7 @@ class Request:
     """What every verb needs, from the command line."""
 
     given: argparse.Namespace
+    progress: Progress = field(default_factory=Progress)
 
     @property
     def project(self) -> str:
@@ -108,7 +109,7 @@ class Request:
 
     def upstream(self) -> Upstream:
         return Upstream(
-            pins.load(self.given.pins), self.given.work.absolute() / "files", self.given.mirror, Progress()
+            pins.load(self.given.pins), self.given.work.absolute() / "files", self.given.mirror, self.progress
         )
 
     def against(self) -> list[str]:
@@ -136,8 +137,9 @@ class Request:
         upstream = self.upstream()
 
         def place(into: Path) -> None:
-            upstream.place(self.project, version, into)
-            apply([patch for one in before for patch in one.patches if not patch.off], into)
+            with self.progress.step(f"lay out {self.project} {version}"):
+                upstream.place(self.project, version, into)
+                apply([patch for one in before for patch in one.patches if not patch.off], into)
 
         return place
 
@@ -170,8 +172,9 @@ class Row:
 
 
 def rows(
-    upstream: Upstream, project: str, series: Sequence[Series], versions: Iterable[str], *, outside: bool
-) -> list[Row]:
+    upstream: Upstream, project: str, series: Sequence[Series], versions: Iterable[str], progress: Progress, *,
+    outside: bool,
+) -> list[Row]:  # fmt: skip
     """Judge patches against versions: the series that cover one in their order, on top of each other.
 
     With `outside` the other series are judged too, each on its own; so are all against a version that none covers.
@@ -183,7 +186,10 @@ def rows(
     for version in versions:
         covering = [one for one in series if one.covers(version)]
         others = [one for one in series if one not in covering and (outside or not covering)]
-        with tempfile.TemporaryDirectory(prefix="sm121-check-") as folder:
+        with (
+            progress.step(f"judge the patches of {project} {version}"),
+            tempfile.TemporaryDirectory(prefix="sm121-check-") as folder,
+        ):
             tree = Path(folder) / "tree"
             upstream.place(project, version, tree, only=partial(_needed, wanted))
             for group in [covering, *([one] for one in others)]:
@@ -205,7 +211,7 @@ def _check(request: Request) -> int:
     found = rows(
         upstream, request.project, series,
         request.against() or [v for v in upstream.versions(request.project) if any(o.covers(v) for o in series)],
-        outside=False,
+        request.progress, outside=False,
     )  # fmt: skip
     if request.given.json:
         _print_json(row.data for row in found)
@@ -228,7 +234,7 @@ def _check(request: Request) -> int:
 def _status(request: Request) -> int:
     upstream, series = request.upstream(), request.all_series()
     versions = dict.fromkeys([*upstream.versions(request.project), *request.against()])
-    found = rows(upstream, request.project, series, versions, outside=True)
+    found = rows(upstream, request.project, series, versions, request.progress, outside=True)
     if request.given.json:
         _print_json(row.data for row in found)
         return 0
@@ -255,7 +261,7 @@ def _new(request: Request) -> int:
     own = [one for one in load_series(request.patches, request.project, version) if one.folder.name == name]
     tree.add(patch for one in own for patch in one.patches)
     print(tree.path)
-    Progress().say(
+    request.progress.say(
         f"Each patch is one commit on {request.project} {version}. Edit, commit (the template asks for the "
         f"fields), then: sm121 patches refresh --project {request.project} --series {name}"
     )
@@ -288,7 +294,7 @@ def _rebase(request: Request) -> int:
     before, left = tree.rebase(onto, request.place(onto))
     print(tree.path)
     fell = f"; {before - left} fell away, being in {onto} already" if left < before else ""
-    Progress().say(
+    request.progress.say(
         f"{left} of {before} patches lie on {onto}{fell}. Now: sm121 patches refresh --project {request.project} "
         f"--series {request.given.series} --to RANGE"
     )
