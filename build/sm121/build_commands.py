@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from sm121 import errors, pins
+from sm121.build_results import result_rows, show_results, show_rows
 from sm121.cache_options import (
     add_cache_options,
     add_shard_option,
@@ -40,7 +41,6 @@ from sm121.workspace import Workspace
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from sm121.pack.publish import Published
     from sm121.pins import Pins
     from sm121.plan.model import Host, Plan
 
@@ -154,7 +154,10 @@ def add_plan_options(
     )
     add_cache_options(how)
     how.add_argument(
-        "--mirror", metavar="DIR", type=Path, help="folder that holds the pinned files, instead of an index; it must exist"
+        "--mirror",
+        metavar="DIR",
+        type=Path,
+        help="folder that holds the pinned files, instead of an index; it must exist",
     )
     how.add_argument("--install-missing", action="store_true", help="install missing Debian or Ubuntu packages")
     where = parser.add_argument_group("where")
@@ -186,15 +189,28 @@ def _build(arguments: argparse.Namespace) -> int:
         work=work, dist=arguments.dist.absolute(), progress=progress, patches=arguments.patches,
         mirror=arguments.mirror, cuda_home=arguments.cuda_home, replace=arguments.replace, cache=compiler_cache(arguments),
     )  # fmt: skip
+    console = Console(highlight=False)
     if isinstance(arguments.shard, Shard):
-        shares = [Build(plan, context).shard(arguments.shard) for plan in plans]
-        _report([told(share) for share in shares], arguments, Console(highlight=False))
+        shares = [told(Build(plan, context).shard(arguments.shard)) for plan in plans]
+        if not _as_json(shares, arguments):
+            show_rows(shares, console)
         return 0
-    shown = [row for plan in plans for row in _told(Build(plan, context).run(until=arguments.until), arguments)]
+    done = [(plan, Build(plan, context).run(until=arguments.until)) for plan in plans]
     if arguments.shard:
         say_what_was_missing(plans, work, progress)
-    _report(shown, arguments, Console(highlight=False))
+    published = [(plan, result) for plan, result in done if not isinstance(result, Path)]
+    steps = [{"step": arguments.until, "folder": str(result)} for _, result in done if isinstance(result, Path)]
+    if not _as_json([*steps, *(row for _, result in published for row in result_rows(result))], arguments):
+        show_rows(steps, console)
+        show_results(published, arguments.dist, console)
     return 0
+
+
+def _as_json(rows: Sequence[dict[str, str]], arguments: argparse.Namespace) -> bool:
+    """Write `rows` where JSON is asked for; whether it is."""
+    if arguments.json:
+        write_document(arguments.json, json.dumps(rows, indent=2) + "\n")
+    return bool(arguments.json)
 
 
 def _name(text: str) -> str:
@@ -209,27 +225,6 @@ def _show(plans: Sequence[Plan], console: Console) -> None:
         if number:
             console.print()
         show_plan(plan, console)
-
-
-def _told(result: Sequence[Published] | Path, arguments: argparse.Namespace) -> list[dict[str, str]]:
-    if isinstance(result, Path):
-        return [{"step": arguments.until, "folder": str(result)}]
-    return [
-        {
-            "wheel": str(each.wheel), "sha256": each.sha256.hex, "manifest": str(each.manifest),
-            "exact": str(each.exact),
-        }
-        for each in result
-    ]  # fmt: skip
-
-
-def _report(shown: Sequence[dict[str, str]], arguments: argparse.Namespace, console: Console) -> None:
-    if arguments.json:
-        write_document(arguments.json, json.dumps(shown, indent=2) + "\n")
-        return
-    for row in shown:
-        for name, value in row.items():
-            console.print(f"{name:>8}  {value}", markup=False, soft_wrap=True)
 
 
 def planned(arguments: argparse.Namespace, progress: Progress | None = None) -> Plan:

@@ -12,7 +12,8 @@ ORDER = [
     "errors", "values", "target", "findings", "guard", "process", "progress", "documents", "resources", "index",
     "device", "artifact", "inspector", "pins", "arch_lists", "plan", "sources", "toolchain", "compile", "finish",
     "pack", "manifest", "overlay", "image", "finish_commands", "workspace", "local", "preflight", "lines_commands", "steps",
-    "engine", "audit", "cache_options", "build_commands", "prove_commands", "loop", "overlay_commands", "cli",
+    "engine", "audit", "cache_options", "build_results", "build_commands", "prove_commands", "loop", "overlay_commands",
+    "cli",
 ]  # fmt: skip
 JUDGES = {"device", "artifact", "inspector"}
 BUILDER = set(ORDER[ORDER.index("pins") : ORDER.index("audit")])

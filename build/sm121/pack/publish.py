@@ -64,6 +64,11 @@ class Published:
     def checksum(self) -> Path:
         return _beside(self.wheel, ".sha256")
 
+    @property
+    def page(self) -> Path:
+        """The inspection as a page, if the result was published with one."""
+        return _beside(self.wheel, ".report.html")
+
 
 def ensure_publishable(dist: Path) -> None:
     """Raise StorageError if results could not be written to `dist`: better before a compile than after it."""
