@@ -15,6 +15,7 @@ from sm121 import cli
 from sm121.artifact import ImageReference
 from sm121.errors import ArtifactError, ImageError, UsageError
 from sm121.image.documents import OCI_CONFIG, OCI_MANIFEST, canonical
+from sm121.image.folder import LayoutFolder
 from sm121.image.naming import resolve
 from sm121.image.nodes import NodeFolder
 from sm121.image.remote import Repository
@@ -30,6 +31,7 @@ MANIFEST = {
     "schemaVersion": 2, "mediaType": OCI_MANIFEST, "layers": [],
     "config": {"mediaType": OCI_CONFIG, "digest": digest_of(CONFIG), "size": len(CONFIG)},
 }  # fmt: skip
+DOCKER_MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
 NO_ADDRESS = "http://[::1"
 
 
@@ -150,6 +152,37 @@ def test_a_document_that_is_two_things_stands_for_nothing(tmp_path: Path) -> Non
             "-q",
         ]
         assert cli.run(words) == ArtifactError.exit_code
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize(
+    ("sent_as", "listed_as"),
+    [(INDEX, OCI_MANIFEST), ("application/octet-stream", OCI_MANIFEST), (OCI_MANIFEST, DOCKER_MANIFEST)],
+)
+def test_a_document_with_two_media_types_is_not_copied(
+    sent_as: str, listed_as: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    child = canonical(MANIFEST)
+    entry = {"mediaType": listed_as, "digest": digest_of(child), "size": len(child)}
+    index = canonical({"schemaVersion": 2, "mediaType": INDEX, "manifests": [entry]})
+    sent = {digest_of(child): (sent_as, child), digest_of(index): (INDEX, index)}
+
+    def answer(path: str, _: str) -> Answer:
+        kind, _, name = path.partition("/")
+        if kind == "manifests" and name in sent:
+            return 200, {"Content-Type": sent[name][0]}, sent[name][1]
+        return (200, {}, CONFIG) if kind == "blobs" else (404, {}, b"{}")
+
+    with answering(answer) as name:
+        for begin in (index, child) if sent_as != OCI_MANIFEST else (index,):
+            words = ["copy", f"{name}@{digest_of(begin)}", f"oci:{tmp_path / 'x'}", "--work", str(tmp_path / "w")]
+            assert cli.run([*words, "-q"]) == ImageError.exit_code
+            told = capsys.readouterr().err
+            assert f"its place calls it '{sent_as}', it calls itself '{OCI_MANIFEST}'" in told
+            if begin == index:
+                assert f"what lists it calls it '{listed_as}'" in told
+    assert LayoutFolder(tmp_path / "x").images() == []
+    assert not list((tmp_path / "x").glob("blobs/*/*"))
 
 
 @pytest.mark.parametrize("text", ["ssh://host:99999/x", "ssh://host:port/x", "ssh://[host/x"])

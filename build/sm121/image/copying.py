@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from sm121.artifact.imagedocs import INDEX_TYPES, MANIFEST_TYPES, Descriptor
 from sm121.artifact.jsondoc import JsonReader
+from sm121.artifact.member import printable
 from sm121.errors import ArtifactError, ImageError
 
 if TYPE_CHECKING:
@@ -88,14 +89,15 @@ class _Mover:
     result: Copied
     seen: set[Sha256] = field(default_factory=set)
 
-    def read(self, digest: Sha256, depth: int) -> _Node:
-        """A document and all that it names."""
+    def read(self, digest: Sha256, depth: int, listed_as: str = "") -> _Node:
+        """A document and all that it names; `listed_as` is the media type under which another document names it."""
         if depth > _DEEPEST or len(self.seen) > _MOST:
             raise ArtifactError(f"{self.source.name}: {digest} is an index of indexes without an end.")
         self.seen.add(digest)
         document = self.source.document(digest)
         reader = JsonReader(f"the manifest {digest}")
         top = reader.top(document.data)
+        self._one_type(document, reader.text(top, "mediaType"), listed_as)
         if "manifests" in top and ("layers" in top or "config" in top):
             raise ArtifactError(
                 f"{reader.what} is an index and a manifest at once.", do="do not trust this image."
@@ -104,7 +106,7 @@ class _Mover:
             listed = [Descriptor.of_table(reader, each, "manifests") for each in reader.tables(top, "manifests")]
             reader.finish()
             children = [
-                self.read(each.digest, depth + 1)
+                self.read(each.digest, depth + 1, each.media_type)
                 for each in listed
                 if each.media_type in {*INDEX_TYPES, *MANIFEST_TYPES} and each.digest not in self.seen
             ]
@@ -113,6 +115,23 @@ class _Mover:
         blobs.append(Descriptor.of_table(reader, reader.table(top, "config"), "config"))
         reader.finish()
         return _Node(document, (), tuple(blob for blob in blobs if not blob.urls))
+
+    def _one_type(self, document: Document, own: str, listed_as: str) -> None:
+        """Refuse a document that is called one thing and says that it is another: readers would differ about it.
+
+        Its media type must be what it says itself (OCI image-spec, "mediaType" of manifests and indexes).
+        """
+        told = {
+            "its place calls it": document.media_type,
+            "it calls itself": own,
+            "what lists it calls it": listed_as,
+        }
+        if len({kind.lower() for kind in told.values() if kind}) > 1:
+            named = ", ".join(f"{who} {printable(kind)!r}" for who, kind in told.items() if kind)
+            raise ImageError(
+                f"{self.source.name}: {document.digest} has more than one media type: {named}.",
+                do="tell the registry's owner, or push it there anew; nothing of it was copied.",
+            )
 
     def all(self, node: _Node) -> list[_Node]:
         return [node, *(each for child in node.children for each in self.all(child))]
@@ -154,7 +173,7 @@ class _Mover:
         for descriptor in self.source.referrers(digest):
             if descriptor.digest in self.seen:
                 continue
-            node = self.read(descriptor.digest, _DEEPEST)
+            node = self.read(descriptor.digest, _DEEPEST, descriptor.media_type)
             if node.children:
                 raise ImageError(f"{self.source.name}: {descriptor.digest} is attached and is an index.")
             for blob in node.blobs:
