@@ -36,6 +36,7 @@ from sm121.sources.external import External, require_reachable
 from sm121.sources.fetch import require_mirror
 from sm121.sources.patches import planned_patches
 from sm121.steps import Build, Context
+from sm121.steps.free_names import judge_names, require_free_names
 from sm121.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -175,6 +176,9 @@ def _build(arguments: argparse.Namespace) -> int:
     progress = Progress(quiet=arguments.quiet)
     if arguments.dry_run:
         plans = _ready(arguments, _projects)
+        if _publishes_a_new_name(arguments):
+            dist = arguments.dist.absolute()
+            plans = [replace(plan, findings=(*plan.findings, *judge_names(plan, dist))) for plan in plans]
         if arguments.json:
             write_document(arguments.json, json.dumps([plan_json(plan) for plan in plans], indent=2) + "\n")
         else:
@@ -184,6 +188,8 @@ def _build(arguments: argparse.Namespace) -> int:
     if not arguments.quiet:
         _show(plans, progress.console)
     work = Workspace(arguments.work.absolute())
+    if _publishes_a_new_name(arguments):
+        require_free_names(plans, arguments.dist.absolute())
     ensure_disk(plans, work.root, arguments.dist.absolute())
     context = Context(
         work=work, dist=arguments.dist.absolute(), progress=progress, patches=arguments.patches,
@@ -204,6 +210,12 @@ def _build(arguments: argparse.Namespace) -> int:
         show_rows(steps, console)
         show_results(published, arguments.dist, console)
     return 0
+
+
+def _publishes_a_new_name(arguments: argparse.Namespace) -> bool:
+    """Whether the build ends with wheels in `dist`, and may not take the place of others there."""
+    shard = isinstance(arguments.shard, Shard)
+    return arguments.until == "publish" and not shard and not arguments.replace
 
 
 def _as_json(rows: Sequence[dict[str, str]], arguments: argparse.Namespace) -> bool:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from sm121.pack.publish import Published, ensure_publishable
 from sm121.sources.fetch import fetch
 from sm121.steps import cache_wheel, delivery, finishing, inputs, libraries, modules, sharding
+from sm121.steps.free_names import require_free_names
 from sm121.steps.libraries import Edited, Prepared
 from sm121.steps.run import Context, Run
 
@@ -69,7 +70,8 @@ class Build:
         with run.work.locked():
             if until == "publish":
                 ensure_publishable(run.context.dist)
-                delivery.require_free_name(run)
+                if not run.context.replace:
+                    require_free_names([run.plan], run.context.dist)
             self._fetch({name for name in names if not run.work.done(run.plan.step(name))})
             for name in names:
                 if name == "publish":

@@ -9,7 +9,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from sm121.artifact import open_artifact
-from sm121.errors import PackError, VerdictFail, VerdictUnknown
+from sm121.errors import VerdictFail, VerdictUnknown
 from sm121.findings import Verdict
 from sm121.inspector.inspection import Options, inspect_artifact
 from sm121.inspector.page import report_html
@@ -144,23 +144,6 @@ def _promise(run: Run) -> Promise:
         libraries={e.path: e.images for e in run.plan.extensions if e.images},
         left_out=tuple(e.path for e in run.plan.extensions if e.origin == "left out"),
     )
-
-
-def require_free_name(run: Run) -> None:
-    """Refuse before the work what publishing would refuse after it: a wheel of this version from another plan."""
-    if run.context.replace:
-        return
-    name = stamp_of(run.plan).distribution
-    for file in sorted(run.context.dist.glob(f"{name}-{run.plan.stamped}-*.whl.manifest.json")):
-        wheel = file.name.removesuffix(".manifest.json")
-        if (
-            run.plan.target_cpu in wheel
-            and Manifest.from_json(file.read_bytes(), file.name).plan != run.plan.digest
-        ):
-            raise PackError(
-                f"{run.context.dist} holds {wheel}, made by another plan.",
-                do="move it away, name another folder with --dist, or give --replace; its copy by digest stays.",
-            )
 
 
 def publish_wheels(run: Run) -> list[Published]:
