@@ -136,8 +136,9 @@ def ensure_brought(plans: Sequence[Plan]) -> None:
 
 def ensure_disk(plans: Iterable[Plan], work: Path, dist: Path) -> None:
     """Raise PreflightError if the folders have not the room that the plans need together."""
-    needed = sum(plan.disk for plan in plans)
-    findings = judge_disk({work: needed, dist: needed // 20})
+    listed = list(plans)
+    result = sum(plan.result for plan in listed)
+    findings = judge_disk({work: sum(plan.disk for plan in listed) - result, dist: result})
     if problems := [f.message for f in findings if f.verdict is Verdict.FAIL]:
         raise PreflightError(problems, do="free space, or name other folders with --work and --dist.")
 

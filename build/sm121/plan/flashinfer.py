@@ -10,6 +10,7 @@ from sm121.errors import PlanError
 from sm121.findings import Finding, Verdict
 from sm121.plan.brought import brought, toolchain_of
 from sm121.plan.components import HEAVY, heavy_share
+from sm121.plan.disk import room
 from sm121.plan.flashinfer_modules import (
     all_modules,
     costs_measured,
@@ -70,6 +71,7 @@ def plan_flashinfer(request: Request, pins: Pins, host: Host, patches: tuple[tup
     )  # fmt: skip
     choice = Choice(request, line, release, host, arch, selection)
     downloads = _downloads(choice)
+    needed = room(request, downloads, seconds=sum(seconds))
     targets = sorted({module.target for module in selection.modules if module.target})
     archs = tuple(str(target) for target in targets)
     package = f"flashinfer_jit_cache{f'_{choice.provider}' if choice.provider else ''}"
@@ -97,7 +99,8 @@ def plan_flashinfer(request: Request, pins: Pins, host: Host, patches: tuple[tup
         ),
         jobs=jobs.total,
         heavy_jobs=jobs.heavy,
-        disk=sum(download.pin.size for download in downloads) * 4 + (8 << 30),
+        disk=needed.total,
+        result=needed.result,
         memory=_memory(peaks, jobs.total, jobs.heavy),
         seconds=max(sum(seconds) / jobs.total, max(seconds, default=0.0)),
         cache=request.cache,

@@ -192,7 +192,9 @@ class Plan:
     jobs: int
     heavy_jobs: int
     disk: int
-    """Bytes that the scratch folder and the result will take."""
+    """Bytes that the scratch folder and the result will take, as far as is known of whole builds."""
+    result: int
+    """Of these, the bytes of the result."""
     memory: int
     """Bytes that the compilers may take at one time."""
     seconds: float

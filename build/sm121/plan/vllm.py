@@ -12,6 +12,7 @@ from sm121.findings import Finding, Verdict
 from sm121.pins.reading import closest
 from sm121.plan.brought import brought, has_torch, judge_torch, toolchain_of
 from sm121.plan.components import HEAVY, components, costs, heavy_share, known_versions
+from sm121.plan.disk import room
 from sm121.plan.model import Download, Extension, Plan, Tree, after_finishing
 from sm121.plan.steps import COMPILERS, cache_findings, cache_problems, cuda_downloads
 from sm121.plan.vllm_steps import Choice, vllm_steps
@@ -75,6 +76,11 @@ def plan_vllm(request: Request, pins: Pins, host: Host, patches: tuple[tuple[str
     findings += cache_findings(request, line, choice.tools)
     downloads = _downloads(choice)
     left_out = [e.path for e in extensions if e.origin == "left out"]
+    finishing = _finishing(measured, extensions) if request.finish else 0.0
+    needed = room(
+        request, downloads, seconds=sum(seconds.values()), units=sum(sum(e.images.values()) for e in extensions),
+        finishing=finishing, trees=len(trees),
+    )  # fmt: skip
     return Plan(
         project="vllm",
         version=release.version,
@@ -94,10 +100,11 @@ def plan_vllm(request: Request, pins: Pins, host: Host, patches: tuple[tuple[str
         findings=(*findings, *jobs.findings),
         jobs=jobs.total,
         heavy_jobs=jobs.heavy,
-        disk=sum(download.pin.size for download in downloads) * 4 + (4 << 30),
+        disk=needed.total,
+        result=needed.result,
         memory=_memory(peaks, jobs.total, jobs.heavy),
         seconds=max(sum(seconds.values()) / jobs.total, max(seconds.values(), default=0.0)),
-        finishing=_finishing(measured, extensions, jobs.total) if request.finish else 0.0,
+        finishing=finishing / jobs.total,
         cache=request.cache,
         part=choice.part,
         brought=brought(request, line, release, host.cpu),
@@ -109,9 +116,10 @@ def plan_vllm(request: Request, pins: Pins, host: Host, patches: tuple[tuple[str
     )
 
 
-def _finishing(measured: Costs, extensions: tuple[Extension, ...], jobs: int) -> float:
+def _finishing(measured: Costs, extensions: tuple[Extension, ...]) -> float:
+    """CPU seconds of finishing what the wheel will hold."""
     there = {extension.name for extension in extensions if extension.origin != "left out"}
-    return sum(seconds for name, seconds in measured.finishing.items() if name in there) / jobs
+    return sum(seconds for name, seconds in measured.finishing.items() if name in there)
 
 
 def _request_problems(
