@@ -189,6 +189,20 @@ def test_last_is_what_it_was_before(desk: Desk) -> None:
     assert back.before == result.after
 
 
+def test_nothing_is_compared_with_itself(desk: Desk) -> None:
+    for _ in range(2):
+        (result,) = desk.run("c.cu").results
+        assert (result.before, result.against, result.first, result.change.same) == (None, "", True, False)
+    (result,) = desk.run("c.cu", last=False).results
+    assert (result.against, result.first) == ("pinned", False), "that was asked for by name"
+    desk.write("csrc/c.cu", "int c() { return 30; }\n")
+    (result,) = desk.run("c.cu").results
+    assert (result.against, result.first) == ("what was built before", False)
+    desk.write("csrc/a.cu", FILES["csrc/a.cu"].replace("return X", "return X + 1"))
+    (result,) = [one for one in desk.run("a.cu").results if one.before]
+    assert result.against == "pinned", "a.cu was never built before, and is no longer what is pinned"
+
+
 def test_a_header_reaches_those_that_read_it(desk: Desk) -> None:
     assert names(desk.run("a.cu", "b.cu", "c.cu")) == ["csrc/a.cu", "csrc/b.cu", "csrc/c.cu"]
     desk.write("csrc/x.h", FILES["csrc/x.h"] + "// edited\n")

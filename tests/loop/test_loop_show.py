@@ -29,7 +29,7 @@ def code(*kernels: KernelCode) -> UnitCode:
     return UnitCode((ImageCode("sm_120f", LoadsAs.FAMILY, 1000, kernels),), 0)
 
 
-def passed(before: UnitCode | None, after: UnitCode) -> Pass:
+def passed(before: UnitCode | None, after: UnitCode, *, first: bool = False) -> Pass:
     kept = Kept("key", "command", {}, FIXTURES / "k_120f.o")
     chosen = Chosen(unit(), ("csrc/a.cu",))
     return Pass(
@@ -40,6 +40,8 @@ def passed(before: UnitCode | None, after: UnitCode) -> Pass:
                 kept if before else None,
                 UnitChange.of(before, after),
                 Cost("_C/csrc/a.cu", 1.5, 1.25, 1 << 30),
+                against="what was built before" if before else "",
+                first=first,
             ),
         ),
         {},
@@ -74,6 +76,18 @@ def test_units_with_the_same_code_take_one_line() -> None:
     assert text(passed(code(KERNEL), code(KERNEL))).count("\n") == 1
     assert "_Z1kPf" in text(passed(code(KERNEL), code(KERNEL)), every=True)
     assert "nothing to compare with" in text(passed(None, code(KERNEL)))
+
+
+def test_a_first_build_is_not_said_to_be_the_same() -> None:
+    said = text(passed(None, code(KERNEL), first=True))
+    assert "nothing was built before it" in said
+    assert "same" not in said
+    assert "_Z1kPf" not in said
+    every = text(passed(None, code(KERNEL), first=True), every=True)
+    assert "nothing was built before it" in every
+    assert "_Z1kPf" in every
+    (unit_,) = show.pass_data(passed(None, code(KERNEL), first=True), {}, [], 1.0)["units"]
+    assert (unit_["compared_with"], unit_["same"]) == (None, False)
 
 
 def test_json_holds_the_same() -> None:

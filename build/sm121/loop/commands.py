@@ -54,7 +54,8 @@ what is compiled:
   nothing  the same as --changed: every unit that differs from the pinned sources with their patches
 
 what it is compared with (--before):
-  last     what the unit was before it became what it is; the pinned state where there is nothing older (default)
+  last     what the unit was before it became what it is; the pinned state where there is nothing older, and nothing
+           where it is that state itself (default)
   pinned   the pinned sources with their patches
   REV      a commit of the folder's git repository
   none     nothing

@@ -50,6 +50,10 @@ class Result:
     cost: Cost | None
     beside: Mapping[str, Kept] = field(default_factory=dict)
     """Target (`sm_121a`) to the same unit compiled for it."""
+    against: str = ""
+    """What `before` is, "" if there is none."""
+    first: bool = False
+    """Whether it is as in the pinned sources, and nothing was built before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,10 @@ class Pass:
     results: tuple[Result, ...]
     failed: Mapping[str, tuple[str, ...]]
     before: str
+
+
+BUILT = "what was built before"
+"""What `last` compares with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,10 +137,15 @@ class Session:
         results = []
         for one in made:
             name = one.unit.name
-            old = before.get(name)
+            old, against = before.get(name, (None, ""))
+            first = comparing.last and old is not None and old.key == kept[name].key
+            if first:  # found among the pinned state's, which this is: nothing is compared with itself
+                old, against = None, ""
             change = UnitChange.of(old.code if old else None, kept[name].code)
-            results.append(Result(one, kept[name], old, change, costs.get(name), beside.get(name, {})))
-        title = comparing.state.title if comparing.state and not comparing.last else "what was built before"
+            results.append(
+                Result(one, kept[name], old, change, costs.get(name), beside.get(name, {}), against, first)
+            )
+        title = comparing.state.title if comparing.state and not comparing.last else BUILT
         return Pass(tuple(results), failed, title)
 
     def _make(self, tree: Tree, units: Sequence[Edge]) -> tuple[dict[str, Cost], dict[str, tuple[str, ...]]]:
@@ -164,17 +177,21 @@ class Session:
             found[unit.name] = self.store.keep(unit, tree.object(unit), read, tree.files, newest=newest)
         return found
 
-    def _befores(self, units: Sequence[Edge], now: Mapping[str, Kept], comparing: Comparing) -> dict[str, Kept]:
+    def _befores(
+        self, units: Sequence[Edge], now: Mapping[str, Kept], comparing: Comparing
+    ) -> dict[str, tuple[Kept, str]]:
+        """What each unit was before, and what that is called."""
         found = {}
         for unit in units if comparing.last else ():
             others = [kept for kept in self.store.history(unit.name) if kept.key != now[unit.name].key]
             if others:
-                found[unit.name] = others[-1]
+                found[unit.name] = (others[-1], BUILT)
         if comparing.state:
+            title = comparing.state.title
             older, failed = self.at(comparing.state, [unit for unit in units if unit.name not in found])
-            found |= older
+            found |= {name: (kept, title) for name, kept in older.items()}
             for name in failed:
-                self.build.progress.say(f"  {name} does not compile at {comparing.state.title}: not compared")
+                self.build.progress.say(f"  {name} does not compile at {title}: not compared")
         return found
 
     def _may_differ(self, state: State) -> bool:

@@ -27,6 +27,7 @@ _BYTES = {"spills", "stack", "shared", "size"}
 _MOST_ROWS = 40
 _MOST_BRIEF = 15
 _WIDTH = 64
+_FIRST = "as in the pinned sources, and nothing was built before it to compare with"
 
 
 def chosen_lines(chosen: Sequence[Chosen]) -> list[str]:
@@ -35,18 +36,27 @@ def chosen_lines(chosen: Sequence[Chosen]) -> list[str]:
 
 
 def show_pass(done: Pass, console: Console, *, every: bool = False) -> None:
-    """Every unit with what became of its kernels; those with the same code in one line, unless `every`."""
-    brief = [result for result in done.results if result.change.same and not result.beside and not every]
+    """Every unit with what became of its kernels; in one line, unless `every`, where nothing became of them."""
+    brief = [
+        result
+        for result in done.results
+        if (result.change.same or result.first) and not result.beside and not every
+    ]
     for result in done.results:
         if result not in brief:
-            _unit(result, done.before, console, every=every)
-    for result in brief[:_MOST_BRIEF]:
-        kernels = f"{len(result.change.kernels)} kernels" if result.change.kernels else "no kernel"
-        told = f"{kernels}; {_targets(result.change.after)}"
-        text = f"{result.chosen.unit.path}: the same machine code as {done.before} ({told})"
-        console.print(text, markup=False, soft_wrap=True)
-    if len(brief) > _MOST_BRIEF:
-        console.print(f"and {len(brief) - _MOST_BRIEF} more units with the same machine code", markup=False)
+            _unit(result, console, every=every)
+    for first, what in ((False, "with the same machine code"), (True, "that nothing was built before")):
+        rows = [result for result in brief if result.first is first]
+        for result in rows[:_MOST_BRIEF]:
+            kernels = f"{len(result.change.kernels)} kernels" if result.change.kernels else "no kernel"
+            told = f"{kernels}; {_targets(result.change.after)}"
+            found = _FIRST if first else f"the same machine code as {result.against}"
+            text = f"{result.chosen.unit.path}: {found} ({told})"
+            console.print(text, markup=False, soft_wrap=True)
+        if len(rows) > _MOST_BRIEF:
+            console.print(f"and {len(rows) - _MOST_BRIEF} more units {what}", markup=False)
+        if rows and first:
+            console.print("--all shows their kernels", markup=False)
 
 
 def pass_data(
@@ -83,6 +93,7 @@ def _unit_data(result: Result) -> dict[str, Any]:
         "peak_bytes": result.cost.peak if result.cost else None,
         "object": str(result.after.object),
         "before": str(result.before.object) if result.before else None,
+        "compared_with": result.against or None,
         "same": change.same,
         "images": {"before": _images(change.before), "after": _images(change.after)},
         "damage": list(change.after.damage),
@@ -112,7 +123,7 @@ def _numbers(kernel: KernelCode | None) -> dict[str, int | None] | None:
     return None if kernel is None else {metric: read(kernel) for metric, read in METRICS.items()}
 
 
-def _unit(result: Result, before: str, console: Console, *, every: bool) -> None:
+def _unit(result: Result, console: Console, *, every: bool) -> None:
     unit, change = result.chosen.unit, result.change
     took = f"compiled in {duration(result.cost.wall)}" if result.cost else "up to date"
     console.print(f"{unit.path}  ({unit.extension}), {took}", style="bold", markup=False, soft_wrap=True)
@@ -121,18 +132,20 @@ def _unit(result: Result, before: str, console: Console, *, every: bool) -> None
     for text in change.after.damage:
         console.print(f"  damaged: {text}", markup=False, soft_wrap=True, style="red")
     if change.before is None:
-        console.print(f"  {len(change.kernels)} kernels; nothing to compare with", markup=False)
+        none = _FIRST if result.first else "nothing to compare with"
+        console.print(f"  {len(change.kernels)} kernels; {none}", markup=False, soft_wrap=True)
     elif change.same:
-        console.print(
-            f"  the machine code of all {len(change.kernels)} kernels is the same as {before}", markup=False
-        )
+        same = f"the machine code of all {len(change.kernels)} kernels is the same as {result.against}"
+        console.print(f"  {same}", markup=False, soft_wrap=True)
     else:
         counted = [
             f"{change.count(c)} {c}"
             for c in (Change.CHANGED, Change.NEW, Change.GONE, Change.SAME)
             if change.count(c)
         ]
-        console.print(f"  kernels compared with {before}: {', '.join(counted)}", markup=False, soft_wrap=True)
+        console.print(
+            f"  kernels compared with {result.against}: {', '.join(counted)}", markup=False, soft_wrap=True
+        )
     shown = [kernel for kernel in change.kernels if every or kernel.change is not Change.SAME]
     if shown and change.after.images:
         _kernels(shown[: None if every else _MOST_ROWS], result, console)
