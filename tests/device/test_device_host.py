@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import subprocess
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 LIBRARY = fixture("host_aarch64.so")
+DT_NULL, DT_PLTRELSZ, DT_PLTREL, DT_JMPREL = 0, 2, 20, 23
 
 
 def without_sections(data: bytes) -> bytes:
@@ -113,12 +115,49 @@ def test_functions_that_are_looked_up_when_they_are_called(
 
 
 def test_damaged_relocations_are_said() -> None:
-    host = read_host(LIBRARY)
-    assert host.lazy >= {"__errno_location"}
-    elf = ElfFile.parse(LIBRARY)
-    (dynamic,) = elf.named(".dynamic")
-    rows = range(dynamic.offset, dynamic.offset + dynamic.size, 16)
-    (jump,) = (row for row in rows if LIBRARY[row : row + 8] == (23).to_bytes(8, "little"))
-    broken = read_host(patched(LIBRARY, jump + 8, (1 << 40).to_bytes(8, "little")))
+    assert read_host(LIBRARY).lazy >= {"__errno_location"}
+    broken = read_host(patched(LIBRARY, _tag(DT_JMPREL) + 8, (1 << 40).to_bytes(8, "little")))
     assert broken.lazy == frozenset()
     assert any("relocations" in text for text in broken.damage)
+
+
+def test_only_jumps_wait_for_a_call() -> None:
+    """A TLS descriptor stands in the jump table too; glibc fills it in when it loads the library."""
+    jumps = _value(DT_JMPREL)
+    kinds = {LIBRARY[at + 8 : at + 12] for at in range(jumps, jumps + _value(DT_PLTRELSZ), 24)}
+    assert kinds == {(1026).to_bytes(4, "little")}
+    number = int.from_bytes(LIBRARY[jumps + 12 : jumps + 16], "little")
+    lazy = read_host(LIBRARY).lazy
+    changed = read_host(patched(LIBRARY, jumps + 8, (1031).to_bytes(4, "little")))
+    assert len(lazy - changed.lazy) == 1
+    (table,) = ElfFile.parse(LIBRARY).named(".dynsym")
+    variant = read_host(patched(LIBRARY, table.offset + 24 * number + 5, b"\x80"))
+    assert variant.lazy == changed.lazy
+
+
+@pytest.mark.parametrize(
+    ("tag", "value", "now"),
+    [(DT_PLTREL, 17, True), (30, 8, True), (0x6FFFFFFB, 1, True), (24, 0, True), (30, 4, False)],
+)
+def test_what_the_loader_would_not_put_off(tag: int, value: int, *, now: bool) -> None:
+    place = _tag(tag) if tag == DT_PLTREL else _tag(DT_NULL)
+    host = read_host(patched(LIBRARY, place, struct.pack("<QQ", tag, value)))
+    assert (host.lazy == frozenset()) == now
+    assert host.damage == ()
+
+
+def test_more_relative_relocations_than_there_are_rows() -> None:
+    host = read_host(patched(LIBRARY, _tag(DT_NULL), struct.pack("<QQ", 0x6FFFFFF9, 1 << 60)))
+    assert host.lazy >= read_host(LIBRARY).lazy
+    assert host.damage == ()
+
+
+def _tag(wanted: int) -> int:
+    """Where a tag of LIBRARY's dynamic section stands."""
+    (dynamic,) = ElfFile.parse(LIBRARY).named(".dynamic")
+    rows = range(dynamic.offset, dynamic.offset + dynamic.size, 16)
+    return next(row for row in rows if LIBRARY[row : row + 8] == wanted.to_bytes(8, "little"))
+
+
+def _value(tag: int) -> int:
+    return int.from_bytes(LIBRARY[_tag(tag) + 8 : _tag(tag) + 16], "little")

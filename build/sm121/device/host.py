@@ -24,7 +24,7 @@ from sm121.device.window import Remarks, Strings, Window
 from sm121.errors import DamagedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from sm121.device.window import Buffer
 
@@ -37,7 +37,7 @@ _HASH = struct.Struct("<II")
 _GNU_HASH = struct.Struct("<IIII")
 _WORD = struct.Struct("<I")
 _HALF = struct.Struct("<H")
-_RELA = struct.Struct("<QQq")
+_RELA = struct.Struct("<8xII8x")
 
 _DT_NEEDED, _DT_HASH, _DT_STRTAB, _DT_SYMTAB, _DT_STRSZ, _DT_SONAME, _DT_RPATH, _DT_RUNPATH = (
     1,
@@ -49,9 +49,14 @@ _DT_NEEDED, _DT_HASH, _DT_STRTAB, _DT_SYMTAB, _DT_STRSZ, _DT_SONAME, _DT_RPATH, 
     15,
     29,
 )
-_DT_RELA, _DT_RELASZ, _DT_PLTRELSZ, _DT_JMPREL, _DT_BIND_NOW, _DT_FLAGS = 7, 8, 2, 23, 24, 30
+_DT_RELA, _DT_RELASZ, _DT_PLTRELSZ, _DT_PLTREL, _DT_JMPREL, _DT_BIND_NOW, _DT_FLAGS = 7, 8, 2, 20, 23, 24, 30
 _DT_FLAGS_1, _DT_RELACOUNT = 0x6FFFFFFB, 0x6FFFFFF9
-_DF_BIND_NOW, _DF_1_NOW = 8, 1
+_BIND_NOW = {_DT_FLAGS: 8, _DT_FLAGS_1: 1}
+"""Bits of these tags that have everything looked up when the library is loaded, as a tag of its own does."""
+_JUMPS = {"x86_64": 7, "aarch64": 1026}
+"""The relocation of a call, R_..._JUMP_SLOT: of those in a jump table, no other can wait for it."""
+_VARIANT_CALL = 0x80
+"""In a symbol's st_other on aarch64: a late look-up would not keep the registers that this function's calls rely on."""
 _DT_GNU_HASH, _DT_VERSYM, _DT_VERNEED, _DT_VERNEEDNUM = 0x6FFFFEF5, 0x6FFFFFF0, 0x6FFFFFFE, 0x6FFFFFFF
 _DT_VERDEF, _DT_VERDEFNUM = 0x6FFFFFFC, 0x6FFFFFFD
 _BASE_VERSION = 1
@@ -59,6 +64,7 @@ _NT_GNU_BUILD_ID = 3
 _STB_LOCAL, _STB_WEAK = 0, 2
 _VERSION_INDEX, _FIRST_VERSION = 0x7FFF, 2
 _MOST_ROWS = 1 << 16
+_ROWS_AT_ONCE = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +113,7 @@ def read_host(buffer: Buffer) -> HostLibrary:
         machine=elf.machine, type=elf.type, soname="".join(dynamic.texts(_DT_SONAME)[:1]),
         needed=dynamic.texts(_DT_NEEDED), rpath=_folders(dynamic.texts(_DT_RPATH)),
         runpath=_folders(dynamic.texts(_DT_RUNPATH)), build_id=_build_id(elf), version_needs=needs, defined=defined,
-        undefined=undefined, bound=bound, lazy=dynamic.lazy(undefined), versions=definitions, comment=_comment(elf),
+        undefined=undefined, bound=bound, lazy=dynamic.lazy(), versions=definitions, comment=_comment(elf),
         damage=damage.all(),
     )  # fmt: skip
 
@@ -121,7 +127,7 @@ class _Dynamic:
         self._tags: list[tuple[int, int]] = []
         self._strings = Strings(b"")
         self._versions: dict[int, tuple[str, str]] = {}
-        self._numbers: dict[str, int] = {}
+        self._asked: dict[int, tuple[str, bool]] = {}
         try:
             self._tags = list(self._read_tags())
             if self._tag(_DT_STRTAB):
@@ -166,7 +172,7 @@ class _Dynamic:
             for table, names in self._symbol_tables():
                 rows = table.take(0, table.size // SYMBOL.size * SYMBOL.size, "symbols")
                 versions = self._symbol_versions(len(rows) // SYMBOL.size)
-                for number, (name_at, info, _, where, _, _) in enumerate(SYMBOL.iter_unpack(rows)):
+                for number, (name_at, info, other, where, _, _) in enumerate(SYMBOL.iter_unpack(rows)):
                     if info >> 4 == _STB_LOCAL or (info >> 4 == _STB_WEAK and not where):
                         continue
                     name = names.at(name_at)
@@ -174,36 +180,43 @@ class _Dynamic:
                         raise DamagedError(f"symbol name at {name_at:#x} does not exist.")  # noqa: TRY301
                     (defined if where else undefined).add(name)
                     if not where:
-                        self._numbers[name] = number
+                        self._asked[number] = (name, bool(other & _VARIANT_CALL))
                     if versions and not where and versions[number] & _VERSION_INDEX >= _FIRST_VERSION:
                         bound[name] = self._versions.get(versions[number] & _VERSION_INDEX, ("", ""))
         except DamagedError as error:
             self._damage.add(*error.problems)
         return frozenset(defined), frozenset(undefined), bound
 
-    def lazy(self, undefined: Iterable[str]) -> frozenset[str]:
-        """Those of `undefined` that only the jump table names, of a library that is not bound when it is loaded."""
-        now = self._tag(_DT_FLAGS) & _DF_BIND_NOW or self._tag(_DT_FLAGS_1) & _DF_1_NOW
-        if now or any(tag == _DT_BIND_NOW for tag, _ in self._tags):
+    def lazy(self) -> frozenset[str]:
+        """The undefined symbols that calls alone need, once `symbols` found them: none if all are bound at loading."""
+        now = any(tag == _DT_BIND_NOW or value & _BIND_NOW.get(tag, 0) for tag, value in self._tags)
+        jump = _JUMPS.get(self._elf.machine)
+        if now or jump is None or self._tag(_DT_PLTREL) != _DT_RELA or not self._asked:
             return frozenset()
         try:
-            called = self._relocated(_DT_JMPREL, self._tag(_DT_PLTRELSZ))
+            uses = self._uses(_DT_JMPREL, self._tag(_DT_PLTRELSZ), jump)
             # Relative ones come first and name no symbol (-z combreloc): a large library has a million of them.
-            data = self._relocated(_DT_RELA, self._tag(_DT_RELASZ), skip=self._tag(_DT_RELACOUNT))
+            at_once = self._uses(_DT_RELA, self._tag(_DT_RELASZ), skip=self._tag(_DT_RELACOUNT))
         except DamagedError as error:
             self._damage.add(*error.problems)
             return frozenset()
-        numbers = called - data
-        return frozenset(name for name in undefined if self._numbers.get(name) in numbers)
+        waiting = {name for name, waits in uses if waits}
+        return frozenset(waiting - {name for name, waits in uses | at_once if not waits})
 
-    def _relocated(self, tag: int, size: int, skip: int = 0) -> set[int]:
-        """The numbers of the symbols that a table of relocations names."""
+    def _uses(self, tag: int, size: int, jump: int | None = None, skip: int = 0) -> set[tuple[str, bool]]:
+        """The undefined symbols that a table of relocations names, and whether looking them up waits for a call."""
+        found: set[tuple[str, bool]] = set()
         if not self._tag(tag):
-            return set()
+            return found
         rows = self._at(tag, size, "relocations")
-        start = min(skip * _RELA.size, rows.size)
-        content = rows.take(start, (rows.size - start) // _RELA.size * _RELA.size, "relocations")
-        return {info >> 32 for _, info, _ in _RELA.iter_unpack(content)}
+        count = rows.size // _RELA.size
+        for start in range(min(skip, count), count, _ROWS_AT_ONCE):
+            taken = min(_ROWS_AT_ONCE, count - start) * _RELA.size
+            content = rows.take(start * _RELA.size, taken, "relocations")
+            for kind, number in {row for row in _RELA.iter_unpack(content) if row[1] in self._asked}:
+                name, variant = self._asked[number]
+                found.add((name, kind == jump and not variant))
+        return found
 
     def _symbol_versions(self, count: int) -> tuple[int, ...]:
         """The version index of each dynamic symbol; empty if symbols have no versions."""
