@@ -141,6 +141,29 @@ def test_a_configuration_of_any_shape_is_refused_in_words(config: object, tmp_pa
         memory_of(tmp_path, config)
 
 
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        (b'{"model_type": "x", "hidden', "Unterminated string starting, line 1, column 21, at '\"hidden'"),
+        (b'{"a": 1,\n "b": }', "Expecting value, line 2, column 7, at '}'"),
+        (b'{"a": [1,', "Expecting value, line 1, column 10, where the file ends"),
+        (b'{"a": 1,\n "\xff"}', "byte 11, in line 2, is not UTF-8 text"),
+        (b"[" * 100_000, "nested too deep"),
+        (b"\n", "is empty; wanted JSON"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "is a pointer of git-lfs"),
+    ],
+)
+def test_broken_json_is_told_with_its_place_and_a_way_out(data: bytes, told: str, tmp_path: Path) -> None:
+    for name in ("config.json", "hf_quant_config.json"):
+        (tmp_path / "config.json").write_text(json.dumps(SIZES))
+        (tmp_path / name).write_bytes(data)
+        with pytest.raises(ArtifactError) as caught:
+            run("memory", "--checkpoint", str(tmp_path))
+        assert str(caught.value).startswith(f"{tmp_path / name} is ")
+        assert told in caught.value.problems[0]
+        assert "download that file" in caught.value.do or "git lfs pull" in caught.value.do
+
+
 def test_weights_that_nobody_knows_are_not_a_pass(tmp_path: Path) -> None:
     assert memory_of(tmp_path, SIZES) == 32
     (tmp_path / "model.safetensors").write_bytes(bytes(4096))

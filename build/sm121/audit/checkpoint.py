@@ -43,6 +43,10 @@ _PREFIXES = (
     "backbone.layers.{i}.",
 )  # fmt: skip
 _MOST_LAYERS_ASKED = 200
+_DO = (
+    "download that file of the checkpoint again, for a download that broke off ends early; `python -m json.tool FILE` "
+    "shows the same place."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +84,14 @@ class Checkpoint:
         path = reference / "config.json" if reference.is_dir() else reference
         if not path.exists():
             wanted = "a folder with a config.json, or the file itself"
-            raise ArtifactError(f"{path} does not exist; wanted {wanted}.")
-        config = Loose.of(load_json(path), path.name)
+            raise ArtifactError(
+                f"{path} does not exist; wanted {wanted}.", do="name where the checkpoint was downloaded to."
+            )
+        config = Loose.of(load_json(path, do=_DO), path.name)
         beside = path.parent / "hf_quant_config.json"
         extra = None
         if not _quantization_table(config) and beside.is_file():
-            extra = Loose.of(load_json(beside), beside.name, config.problems)
+            extra = Loose.of(load_json(beside, do=_DO), beside.name, config.problems)
         folder = path.parent.name or str(path.parent)
         name = folder if reference.is_dir() else str(reference)
         modules = read_modules(path.parent, config.problems)
@@ -99,7 +105,7 @@ class Checkpoint:
         """Make a checkpoint from a parsed `config.json`; ModelOpt's separate file and the index add to it."""
         if not config.members:
             raise ArtifactError(
-                f"{config.where} describes no model: {'; '.join(config.problems) or 'it is empty'}."
+                f"{config.where} describes no model: {'; '.join(config.problems) or 'it is empty'}.", do=_DO
             )
         text = _language_part(config)
         table = quantization or _quantization_table(config)

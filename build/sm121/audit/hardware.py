@@ -44,7 +44,7 @@ class HardwareReport:
     @classmethod
     def read(cls, path: Path) -> HardwareReport:
         """Read a report. Raises ArtifactError that names every fault."""
-        table = Loose.of(load_json(path), path.name)
+        table = Loose.of(load_json(path, do="copy the report from that machine again."), path.name)
         version = table.count("version")
         numbers = table.counts("capability")
         libraries = table.table("extensions") or Loose({}, "extensions")

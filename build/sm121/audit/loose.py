@@ -17,28 +17,49 @@ LARGEST = 64 << 20
 _LARGEST_COUNT = 1 << 48
 
 
-def load_json(path: Path, *, limit: int = LARGEST) -> object:
-    """Parse a file. Raises ArtifactError if it cannot be read, is too large or is not JSON."""
+_POINTER = b"version https://git-lfs.github.com/"
+
+
+def load_json(path: Path, *, limit: int = LARGEST, do: str = "") -> object:
+    """Parse a file. Raises ArtifactError if it cannot be read, is too large or is not JSON; `do` is how to get one."""
     try:
         with path.open("rb") as file:
             data = file.read(limit + 1)
     except OSError as error:
-        raise ArtifactError(f"{path} cannot be read: {error.strerror or error}.") from error
+        raise ArtifactError(f"{path} cannot be read: {error.strerror or error}.", do=do) from error
     if len(data) > limit:
-        raise ArtifactError(f"{path} is larger than {limit} bytes, too large for a configuration.")
-    return parse_json(data, str(path))
+        raise ArtifactError(f"{path} is larger than {limit >> 20} MiB, too large for a file of this kind.", do=do)
+    return parse_json(data, str(path), do=do)
 
 
-def parse_json(data: bytes, name: str) -> object:
-    """Parse bytes of JSON. Raises ArtifactError, also where nesting is too deep for the parser."""
+def parse_json(data: bytes, name: str, *, do: str = "") -> object:
+    """Parse bytes of JSON. Raises ArtifactError with the place of the fault, also where nesting is too deep."""
+    if data.startswith(_POINTER):
+        raise ArtifactError(
+            f"{name} is a pointer of git-lfs, the file itself was not fetched.", do="git lfs pull in its folder."
+        )
     try:
-        return json.loads(data.decode("utf-8-sig"))
+        text = data.decode("utf-8-sig")
+        if not text.strip():
+            raise ArtifactError(f"{name} is empty; wanted JSON.", do=do)
+        return json.loads(text)
     except UnicodeDecodeError as error:
-        raise ArtifactError(f"{name} is not UTF-8 text (byte {error.start}).") from error
+        line = data.count(b"\n", 0, error.start) + 1
+        raise ArtifactError(
+            f"{name} is not JSON: byte {error.start}, in line {line}, is not UTF-8 text.", do=do
+        ) from error
     except json.JSONDecodeError as error:
-        raise ArtifactError(f"{name} is not JSON: {error.msg} at line {error.lineno}.") from error
+        raise ArtifactError(f"{name} is not JSON: {_place(error)}.", do=do) from error
     except (RecursionError, ValueError) as error:
-        raise ArtifactError(f"{name} is not usable JSON: {error}.") from error
+        why = "its brackets are nested too deep" if isinstance(error, RecursionError) else error
+        raise ArtifactError(f"{name} is not usable JSON: {why}.", do=do) from error
+
+
+def _place(error: json.JSONDecodeError) -> str:
+    """Where and what, with the text that stands there."""
+    end = error.pos >= len(error.doc.rstrip())
+    there = "where the file ends" if end else f"at {error.doc[error.pos : error.pos + 20]!r}"
+    return f"{error.msg.removesuffix(' at')}, line {error.lineno}, column {error.colno}, {there}"
 
 
 @dataclass(frozen=True)
