@@ -6,6 +6,7 @@ import os
 import random
 import sys
 import threading
+import zipfile
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -318,3 +319,29 @@ def test_hostile_bytes_become_findings(seed: int, tmp_path: Path) -> None:
     except ArtifactError:
         return
     assert report.verdict is Verdict.FAIL
+
+
+def test_a_place_without_device_code_is_no_success(tmp_path: Path) -> None:
+    place = tmp_path / "place"
+    place.mkdir()
+    assert inspect(place).verdict is Verdict.UNKNOWN
+    for name in ("a.so", "b.so"):
+        (place / name).write_bytes(fixture("host_aarch64.so"))
+    report = inspect(place)
+    assert report.verdict is Verdict.UNKNOWN
+    (finding,) = [item for item in found(report, "device.loads") if item.verdict is Verdict.UNKNOWN]
+    assert finding.got == "holds no device code; 2 files of host code alone"
+    assert "Check the path" in finding.advice
+    assert inspect(place / "a.so").verdict is Verdict.PASS  # one library of host code is what was meant
+    (place / "c.so").write_bytes(fixture("aarch64.so"))
+    assert verdict(inspect(place), "device.loads") is Verdict.PASS
+
+
+def test_packages_without_device_code_are_told(tmp_path: Path) -> None:
+    site = tmp_path / "env" / "lib" / "python3.12" / "site-packages"
+    with zipfile.ZipFile(write_wheel(tmp_path, {"thing/x.so": fixture("host_aarch64.so")})) as wheel:
+        wheel.extractall(site)
+    report = inspect(tmp_path / "env")
+    assert [item.verdict for item in found(report, "device.loads") if "no device code;" in item.got] == [
+        Verdict.INFO
+    ]

@@ -44,7 +44,7 @@ _CODES = {
 
 _EXIT = (
     f"Exit status: 0 passed, {VerdictWarning.exit_code} warnings with --strict, {VerdictFail.exit_code} failed, "
-    f"{VerdictUnknown.exit_code} could not tell."
+    f"{VerdictUnknown.exit_code} could not tell, also where nothing was found that could run on a GPU."
 )
 _WHAT = (
     "a wheel, library (.so .a .o .cubin .fatbin), folder, environment, image archive or layout, "

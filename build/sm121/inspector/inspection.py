@@ -35,6 +35,7 @@ from sm121.inspector.judge.wheel import judge_name, judge_platform, judge_size
 from sm121.inspector.policy import policy
 from sm121.inspector.reading import Depth, may_hold_code
 from sm121.inspector.report import build_report
+from sm121.inspector.words import plural
 from sm121.target import GB10
 from sm121.values import CudaVersion
 
@@ -214,6 +215,16 @@ def _device(view: _View) -> Iterator[Finding]:
             "device.loads", view.facts.name, Verdict.PASS if known else Verdict.UNKNOWN,
             "holds no library, object, cubin or fatbin", "" if known else "something with device code to judge",
             "" if known else "Check the path: nothing was inspected.",
+        )  # fmt: skip
+    elif not view.alone and all(library.facts.host_only for library in view.libraries):
+        # One library of host code is a known thing, as some of vLLM's are, and so is a place of Python packages. A
+        # place that holds neither packages nor device code is not what was meant: /proc, a folder beside the right one.
+        known = bool(view.here)
+        yield Finding(
+            "device.loads", view.facts.name, Verdict.INFO if known else Verdict.UNKNOWN,
+            f"holds no device code; {plural(len(view.libraries), 'file')} of host code alone",
+            "" if known else "something with device code to judge",
+            "" if known else "Check the path: nothing was found that could run on a GPU.",
         )  # fmt: skip
     for library in view.libraries:
         facts = library.facts
