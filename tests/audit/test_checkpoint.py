@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from sm121.audit.checkpoint import Checkpoint
 from sm121.audit.loose import Loose
 from sm121.audit.modules import Role
-from sm121.audit.patterns import compiled
 from sm121.audit.schemes import Number
 from sm121.errors import ArtifactError
+from sm121.expressions import compiled
 
 FOLDER = Path(__file__).parent / "checkpoints"
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from sm121.audit.layers import KvShape, Layers, Mixture, read_kv_shape, read_layers, read_mixture
 from sm121.audit.loose import Loose, load_json
 from sm121.audit.modules import Modules, Role, read_modules, stored_bytes
-from sm121.audit.patterns import compiled
 from sm121.audit.schemes import FULL, NONE, Matching, Number, Quantization, Scheme, read_quantization
 from sm121.errors import ArtifactError
+from sm121.expressions import compiled
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -12,7 +12,7 @@ from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from sm121.audit.patterns import compiled
+from sm121.expressions import compiled
 
 if TYPE_CHECKING:
     from sm121.audit.loose import Loose

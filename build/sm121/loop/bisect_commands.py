@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from functools import cache, partial
@@ -17,7 +16,7 @@ from sm121 import pins
 from sm121.build_commands import add_plan_options
 from sm121.errors import CompileError, UsageError
 from sm121.loop import culprit
-from sm121.loop.choose import demangled
+from sm121.loop.choose import demangled, word_problems
 from sm121.loop.commands import PLAN_DEFAULTS, ready
 from sm121.loop.rows import look_at_artifact, look_at_units
 from sm121.loop.session import Session
@@ -119,10 +118,10 @@ def _of_library(verb: argparse.ArgumentParser) -> None:
 
 
 def _bisect(arguments: argparse.Namespace, make: Callable[[argparse.Namespace], Row]) -> int:
-    try:
-        re.compile(arguments.kernel)
-    except (re.error, OverflowError, RecursionError) as error:
-        raise UsageError(f"--kernel {arguments.kernel!r} is no regular expression: {error}.") from error
+    problems = [f"--kernel {problem}" for problem in word_problems([arguments.kernel])]
+    problems += word_problems(getattr(arguments, "words", ()))
+    if problems:
+        raise UsageError(problems, do="write a simpler expression, or a part of the kernel's name.")
     row = make(arguments)
     if len(row.titles) < 2:
         raise UsageError(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from sm121 import process
 from sm121.errors import UsageError
+from sm121.expressions import typed
 from sm121.inspector.policy import policy
 from sm121.loop.affected import Edits, affected
 
@@ -44,6 +45,18 @@ def by_edits(
 ) -> dict[str, tuple[str, ...]]:
     """The units that edits reach, with the reasons."""
     return affected(ground.units.values(), edits, ground.reads, ground.closure, commands)
+
+
+def word_problems(words: Iterable[str]) -> list[str]:
+    """What is wrong with the words whatever the sources are: known before anything is compiled."""
+    problems = []
+    for word in words:
+        if not word.endswith(FILES):
+            try:
+                typed(word)
+            except ValueError as error:
+                problems.append(f"{word!r} {error}.")
+    return problems
 
 
 def by_words(ground: Ground, words: Iterable[str]) -> dict[str, tuple[str, ...]]:
@@ -98,9 +111,9 @@ def by_kernel(ground: Ground, word: str) -> dict[str, tuple[str, ...]]:
     Units that were never compiled are chosen by their text: by the pattern, or by any identifier in it.
     """
     try:
-        pattern = re.compile(word)
-    except (re.error, OverflowError, RecursionError) as error:
-        raise UsageError(f"{word!r} is no regular expression: {error}.") from error
+        pattern = typed(word)
+    except ValueError as error:
+        raise UsageError(f"{word!r} {error}.") from error
     kernels = ground.kernels
     families = policy().families
     names = sorted({name for unit in kernels.values() for name in unit})

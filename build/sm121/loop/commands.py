@@ -17,6 +17,7 @@ from sm121.cache_options import compiler_cache
 from sm121.errors import RegressionError, Sm121Error, UsageError
 from sm121.inspector.words import plural
 from sm121.loop import show
+from sm121.loop.choose import word_problems
 from sm121.loop.compare import Change, Limit
 from sm121.loop.disassembly import differences, nvdisasm
 from sm121.loop.explain import applied_patches, compile_error, failures
@@ -273,6 +274,7 @@ def _judging(arguments: argparse.Namespace) -> tuple[tuple[Limit, ...], tuple[Ar
         problems.append("--patch compares with the state without the patch: no --before.")
     if arguments.words and arguments.changed:
         problems.append("FILE or NAME and --changed ask for different things.")
+    problems += word_problems(arguments.words)
     if problems:
         raise UsageError(problems, do="`sm121 kernels --help` has the options and examples.")
     return tuple(limits), tuple(archs)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from sm121.artifact import open_artifact
 from sm121.errors import ArtifactError, CompileError, DamagedError
+from sm121.expressions import typed
 from sm121.inspector.inspection import Options, inspect_artifact
 from sm121.inspector.reading import may_hold_code
 from sm121.loop.choose import demangled
@@ -87,7 +87,7 @@ def _matching(names: Iterable[str], pattern: str) -> frozenset[str]:
     listed = [*dict.fromkeys(names)]
     if not pattern:
         return frozenset(listed)
-    search = re.compile(pattern).search
+    search = typed(pattern).search
     return frozenset(
         name for name, plain in zip(listed, demangled(listed), strict=True) if search(name) or search(plain)
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import tomllib
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -11,6 +10,7 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from sm121.errors import UsageError
+from sm121.expressions import typed
 from sm121.plan.patterns import expand
 from sm121.values import ArchSpec
 
@@ -144,9 +144,9 @@ def select(version: str, arch: ArchSpec, wanted: Sequence[str]) -> Selection:
             problems.append(f"the set {word!r} is asked for beside other modules.")
             continue
         try:
-            matching = [name for name in modules if re.fullmatch(word, name)]
-        except (re.error, OverflowError, RecursionError) as error:
-            problems.append(f"{word!r} is no regular expression: {error}.")
+            matching = [name for name in modules if typed(word).fullmatch(name)]
+        except ValueError as error:
+            problems.append(f"{word!r} {error}.")
             continue
         tied = [name for name in matching if modules[name].left_out]
         if tied and len(tied) == len(matching):

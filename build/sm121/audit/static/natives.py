@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from packaging.version import Version
 
-from sm121.audit.patterns import compiled
 from sm121.audit.static.objects import field_default, fields
 from sm121.audit.static.paths import UpstreamError
 from sm121.audit.static.values import (
@@ -24,6 +23,7 @@ from sm121.audit.static.values import (
     clip,
     shown,
 )  # fmt: skip
+from sm121.expressions import compiled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
