@@ -65,6 +65,9 @@ def test_every_verb_refuses_at_once(
     assert "'pages'" in said, "all problems at once"
     assert cli.run(["bisect", "artifacts", "one.whl", "two.whl", "--kernel", expression]) == UsageError.exit_code
     assert "for ever" in capsys.readouterr().err
+    like_a_file = ["--kernel", f"{expression}.cu"]
+    assert cli.run(["bisect", "artifacts", "one.whl", "two.whl", *like_a_file]) == UsageError.exit_code
+    assert "for ever" in capsys.readouterr().err
     places = ["--work", str(tmp_path / "work"), "--patches", str(tmp_path)]
     for verb in (["kernels", "--fail-on", "speed"], ["bisect", "patches"]):
         assert cli.run([*verb, expression, *places]) == UsageError.exit_code

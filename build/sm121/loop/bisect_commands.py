@@ -15,6 +15,7 @@ from packaging.version import Version
 from sm121 import pins
 from sm121.build_commands import add_plan_options
 from sm121.errors import CompileError, UsageError
+from sm121.expressions import typed
 from sm121.loop import culprit
 from sm121.loop.choose import demangled, word_problems
 from sm121.loop.commands import PLAN_DEFAULTS, ready
@@ -118,8 +119,11 @@ def _of_library(verb: argparse.ArgumentParser) -> None:
 
 
 def _bisect(arguments: argparse.Namespace, make: Callable[[argparse.Namespace], Row]) -> int:
-    problems = [f"--kernel {problem}" for problem in word_problems([arguments.kernel])]
-    problems += word_problems(getattr(arguments, "words", ()))
+    problems = word_problems(getattr(arguments, "words", ()))
+    try:
+        typed(arguments.kernel)
+    except ValueError as error:
+        problems.insert(0, f"--kernel {arguments.kernel!r} {error}.")
     if problems:
         raise UsageError(problems, do="write a simpler expression, or a part of the kernel's name.")
     row = make(arguments)
