@@ -184,6 +184,8 @@ def test_a_class_without_a_rule_is_unknown() -> None:
         ("advice.head-4-bit", Situation(read("dense-nvfp4-head"))),
         ("advice.head-4-bit", Situation(read("gptq-head"))),
         ("advice.b12x-not-automatic", Situation(read(), "0.33.0")),
+        ("advice.b12x-not-automatic", Situation(read(), "0.33.0", automatic=("VLLM_CUTLASS", "MARLIN"))),
+        ("advice.b12x-behind", Situation(read(), "0.33.0", automatic=("VLLM_CUTLASS", "B12X", "MARLIN"))),
         (
             "advice.weight-only-preferred",
             Situation(read(), selected=("FlashInferCuteDslNvFp4W4A16LinearKernel",)),
@@ -204,6 +206,12 @@ def test_each_rule_meets_its_case(check: str, situation: Situation) -> None:
         ("advice.head-4-bit", Situation(read())),
         ("advice.b12x-not-automatic", Situation(read(), "0.28.0")),
         ("advice.b12x-not-automatic", Situation(read(), "0.33.0", moe_backend="b12x")),
+        ("advice.b12x-not-automatic", Situation(read(), "0.33.0", automatic=("VLLM_CUTLASS", "B12X", "MARLIN"))),
+        ("advice.b12x-behind", Situation(read(), "0.33.0", automatic=("VLLM_CUTLASS", "MARLIN"))),
+        (
+            "advice.b12x-behind",
+            Situation(read(), "0.33.0", selected=("B12X",), automatic=("VLLM_CUTLASS", "B12X")),
+        ),
         ("advice.weight-only-checkpoint", Situation(read())),
         (
             "advice.native-fp4-not-used",

@@ -10,7 +10,7 @@ from fake_vllm import FILES, fake_tree
 from rich.console import Console
 
 from sm121.audit.compiled import compiled_answers
-from sm121.audit.oracle import Entry, Oracle, Serves, read_oracle
+from sm121.audit.oracle import Entry, Oracle, Serves, automatic_experts, read_oracle
 from sm121.audit.oracle_report import diff, diff_json, diff_text, oracle_json, oracle_text
 from sm121.audit.source import SourceTree
 from sm121.audit.static import Facts
@@ -56,6 +56,54 @@ def test_a_backend_outside_the_list_is_there_on_request_only() -> None:
     assert not b12x.automatic
     assert b12x.serves is Serves.DEPENDS
     assert {str(item) for item in b12x.needs[0]} == {"b12x can be imported", "b12x.is_supported()"}
+
+
+STARRED = """*(
+                    [NvFp4MoeBackend.B12X]
+                    if current_platform.is_cuda() and current_platform.is_device_capability_family(120)
+                    else []
+                ),
+                NvFp4MoeBackend.MARLIN,"""
+
+
+def _starred(part: str = STARRED) -> SourceTree:
+    return fake_tree(
+        {NVFP4: FILES[NVFP4].replace("NvFp4MoeBackend.MARLIN,\n            ]", part + "\n            ]")}
+    )
+
+
+def test_a_starred_part_of_a_list_is_what_the_chip_makes_of_it() -> None:
+    """The form of this project's own patch, which puts B12X before Marlin on 12.x."""
+    here, elsewhere = (
+        read_oracle(_starred(), Facts()),
+        read_oracle(_starred(), Facts(capability=Capability(10, 0))),
+    )
+    table, other = here.table("MoE nvfp4"), elsewhere.table("MoE nvfp4")
+    assert table is not None
+    assert table.order == ("FLASHINFER_CUTLASS", "VLLM_CUTLASS", "B12X", "MARLIN")
+    assert other is not None
+    assert other.order == ("FLASHINFER_CUTLASS", "VLLM_CUTLASS", "MARLIN")
+    assert [problem for problem in here.problems if "nvfp4" in problem] == []
+    assert [str(item) for item in diff(read_oracle(fake_tree(), Facts()), here)] != []
+    assert automatic_experts(_starred(), Facts(), "nvfp4") == table.order
+    assert automatic_experts(fake_tree(), Facts(), "nvfp4") == ("FLASHINFER_CUTLASS", "VLLM_CUTLASS", "MARLIN")
+
+
+@pytest.mark.parametrize(
+    ("part", "why"),
+    [
+        ("*([NvFp4MoeBackend.B12X] if has_flashinfer() else []),", "depends on more than the chip"),
+        ("*extra_backends(),", "extra_backends"),
+        ("*[1, 2],", "no list of backends"),
+    ],
+)
+def test_a_starred_part_that_is_not_decided_is_a_problem_and_the_rest_is_read(part: str, why: str) -> None:
+    oracle = read_oracle(_starred(f"{part}\n                NvFp4MoeBackend.MARLIN,"), Facts())
+    table = oracle.table("MoE nvfp4")
+    assert table is not None
+    assert table.order[:2] == ("FLASHINFER_CUTLASS", "VLLM_CUTLASS")
+    assert table.order[-1] == "MARLIN"
+    assert any(why in problem for problem in oracle.problems), oracle.problems
 
 
 def test_attention_for_both_kinds() -> None:

@@ -34,6 +34,8 @@ class Situation:
     selected: tuple[str, ...] = ()
     possible: tuple[str, ...] = ()
     """What is selected under some condition only."""
+    automatic: tuple[str, ...] = ()
+    """The backends that `--moe-backend auto` walks through, as this artifact's own list names them."""
 
     @property
     def schemes(self) -> list[Scheme]:
@@ -88,6 +90,10 @@ def _holds(key: str, value: Any, situation: Situation) -> bool:  # noqa: PLR0911
             return situation.linear_backend in value
         case "selected":
             return any(re.search(value, name) for name in (*situation.selected, *situation.possible))
+        case "automatic" | "not_automatic":
+            return (value in situation.automatic) is (key == "automatic")
+        case "not_selected":
+            return value not in situation.selected
         case "weights":
             return any(scheme.weights == value for scheme in schemes)
         case "weight_only":

@@ -10,6 +10,7 @@ from sm121.audit.compiled import compiled_answers
 from sm121.audit.conditions import alternatives
 from sm121.audit.delivery import Delivery, State, judge_delivery
 from sm121.audit.modules import Role
+from sm121.audit.oracle import automatic_experts
 from sm121.audit.schemes import Number
 from sm121.audit.selection import Layer, select_attention, select_dense, select_experts
 from sm121.audit.static import Facts
@@ -108,7 +109,7 @@ def explain(checkpoint: Checkpoint, tree: SourceTree, supplies: Supplies, reques
     selected, possible = _taken(parts, certain=True), _taken(parts, certain=False)
     situation = Situation(
         checkpoint, tree.version, _spelled(request.moe_backend), _spelled(request.linear_backend),
-        request.speculative, selected, possible,
+        request.speculative, selected, possible, automatic_experts(tree, facts, "nvfp4"),
     )  # fmt: skip
     findings = [
         *(Finding("explain.checkpoint", checkpoint.name, Verdict.WARN, text) for text in checkpoint.problems),

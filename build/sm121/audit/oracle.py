@@ -16,7 +16,7 @@ from sm121.audit.static import Answer, Facts, Machine, explore
 from sm121.audit.static.expressions import iterate
 from sm121.audit.static.objects import members
 from sm121.audit.static.paths import Path, StuckError, UpstreamError
-from sm121.audit.static.values import ClassValue, Function, Instance, Value, shown
+from sm121.audit.static.values import ClassValue, Frame, Function, Instance, Value, shown
 from sm121.audit.switches import read_deprecated, read_flags, read_variables, target_of
 
 if TYPE_CHECKING:
@@ -193,7 +193,7 @@ def _expert_lists(tree: SourceTree, facts: Facts, problems: list[str]) -> Iterat
         if module is None:
             problems.append(f"{name} is not in the artifact")
             continue
-        lists = _ranked_lists(tree, facts, name, module, scheme) or list(_literal_lists(module))
+        lists = _lists(tree, facts, short, module, problems)
         if not lists:
             problems.append(f"{name} has no list of backends that can be read")
         listed = {member for _, names, _ in lists for member in names}
@@ -209,6 +209,21 @@ def _expert_lists(tree: SourceTree, facts: Facts, problems: list[str]) -> Iterat
                 tuple(asked) if title == lists[0][0] else (),
                 judge,
             )
+
+
+def automatic_experts(tree: SourceTree, facts: Facts, short: str) -> tuple[str, ...]:
+    """The backends that are tried by themselves for experts of one oracle (`nvfp4`), best first; none if unread."""
+    module = tree.module(f"{_ORACLE}.{short}")
+    lists = _lists(tree, facts, short, module, []) if module else []
+    return tuple(dict.fromkeys(member for _, names, _ in lists for member in names))
+
+
+def _lists(
+    tree: SourceTree, facts: Facts, short: str, module: ast.Module, problems: list[str]
+) -> list[tuple[str, tuple[str, ...], int]]:
+    name = f"{_ORACLE}.{short}"
+    ranked = _ranked_lists(tree, facts, name, module, _EXPERT_SCHEMES[short])
+    return ranked or list(_literal_lists(tree, facts, name, module, problems))
 
 
 def _ranked_lists(
@@ -231,21 +246,55 @@ def _ranked_lists(
     return found
 
 
-def _literal_lists(module: ast.Module) -> Iterator[tuple[str, tuple[str, ...], int]]:
-    """Lists of three or more members of one enumeration; the title is the function's special part."""
+def _literal_lists(
+    tree: SourceTree, facts: Facts, name: str, module: ast.Module, problems: list[str]
+) -> Iterator[tuple[str, tuple[str, ...], int]]:
+    """Lists of three or more members of one enumeration; the title is the function's special part.
+
+    A starred part, `*([...] if CONDITION else [])`, is what the condition makes of it on this chip.
+    """
     for scope in [module, *(node for node in module.body if isinstance(node, ast.FunctionDef))]:
         for node in scope.body if scope is module else ast.walk(scope):
-            name = target_of(node) if isinstance(node, ast.stmt) else ""
+            target = target_of(node) if isinstance(node, ast.stmt) else ""
             value = getattr(node, "value", None)
-            if not re.search(r"backends$", name, re.IGNORECASE) or not isinstance(value, ast.List | ast.Tuple):
+            if not re.search(r"backends$", target, re.IGNORECASE) or not isinstance(value, ast.List | ast.Tuple):
                 continue
-            if not name.isupper() and "priority" not in name and name != "backends":
+            if not target.isupper() and "priority" not in target and target != "backends":
                 continue
-            names = [item.attr for item in value.elts if isinstance(item, ast.Attribute)]
-            if len(names) < 3 or len(names) != len(value.elts) or _helper(name):
+            if _helper(target) or any(not isinstance(item, ast.Attribute | ast.Starred) for item in value.elts):
+                continue
+            names = tuple(_spelled(tree, facts, name, value, problems))
+            if len(names) < 3:
                 continue
             special = scope.name.partition("_for_")[2] if isinstance(scope, ast.FunctionDef) else ""
-            yield (f" {special}" if special else ""), tuple(names), value.lineno
+            yield (f" {special}" if special else ""), names, value.lineno
+
+
+def _spelled(
+    tree: SourceTree, facts: Facts, name: str, written: ast.List | ast.Tuple, problems: list[str]
+) -> Iterator[str]:
+    """The members of a list. A starred part that cannot be followed is a problem; the rest of the list is read."""
+    for item in written.elts:
+        if isinstance(item, ast.Attribute):
+            yield item.attr
+        elif isinstance(item, ast.Starred):
+            part = item.value
+
+            def walk(path: Path, part: ast.expr = part) -> tuple[str, ...]:
+                machine = Machine(tree, facts, path)
+                found = list(iterate(machine, machine.value_of(part, Frame(name))))
+                if not all(isinstance(member, Instance) for member in found):
+                    raise StuckError(f"{ast.unparse(part)} is no list of backends")
+                return tuple(_name(member) for member in found)
+
+            answers = explore(walk)
+            values = list(dict.fromkeys(answer.value for answer in answers if answer.value is not None))
+            if len(values) != 1 or any(answer.value is None for answer in answers):
+                why = next((answer.stuck or answer.error for answer in answers if answer.value is None), "")
+                problems.append(
+                    f"{name}:{item.lineno}: {why or 'a part of the list depends on more than the chip'}"
+                )
+            yield from values[0] if values else ()
 
 
 def _helper(name: str) -> bool:
