@@ -7,7 +7,7 @@ import struct
 import pytest
 from device_files import Part, elf, fixture, patched, section
 
-from sm121.device import Code, DamagedError, payload, ptx_kernels, read_cubin, read_device_code
+from sm121.device import Code, DamagedError, cubin, payload, ptx, ptx_kernels, read_cubin, read_device_code
 from sm121.device.sass import count
 from sm121.values import ArchSpec
 
@@ -180,3 +180,21 @@ def test_kernels_of_ptx() -> None:
     text = b".visible .entry _Z1kPf(\n.param .u64 p)\n{}\n.entry $x()\n.weak .entry\t_Z1kPf()\n.func helper()\n"
     assert ptx_kernels(text) == ("_Z1kPf", "$x")
     assert ptx_kernels(b"") == ()
+    assert ptx_kernels(b".entry.entry .entry a;.entry  \n\t b\0.entry") == ("a", "b")
+
+
+def test_no_more_functions_than_any_compiler_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ptx, "_MOST_KERNELS", 2)
+    assert ptx_kernels(b".entry a .entry b") == ("a", "b")
+    with pytest.raises(DamagedError, match="wanted at most 2 entry functions"):
+        ptx_kernels(b".entry a .entry a .entry a")
+    whole = read_cubin(fixture("inert_120f.cubin"))
+    monkeypatch.setattr(cubin, "_MOST_FUNCTIONS", len(whole.kernels) + whole.functions - 1)
+    assert "wanted at most" in " ".join(read_cubin(fixture("inert_120f.cubin")).damage)
+
+
+def test_a_tool_that_says_too_much_is_cut_short() -> None:
+    toolkit = read_cubin(made(note("-arch sm_120f", version="V" * 40_000), flags=0x06007802)).toolkit
+    assert toolkit is not None
+    assert (toolkit.tool, toolkit.arguments) == ("ptxas", "-arch sm_120f")
+    assert toolkit.version == "V" * (1 << 14)

@@ -11,7 +11,7 @@ from device_files import Part, container, elf, entry, fixture, fixtures, wrapper
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sm121.device import fatbin, read_cubin, read_device_code, read_host
+from sm121.device import fatbin, read_cubin, read_device_code, read_host, window
 
 REGRESSIONS = [
     b"\x7fELF",
@@ -121,3 +121,10 @@ def test_memory_stays_within_bounds(data: bytes, most: int) -> None:
         assert tracemalloc.get_traced_memory()[1] < most * 1_000_000
     finally:
         tracemalloc.stop()
+
+
+def test_names_that_overlap_cost_less_the_larger_their_table_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two uses of each byte are normal and are granted to any table; more is granted to small ones alone."""
+    monkeypatch.setattr(window, "_FREE_OVERLAP", 0)
+    strings = window.Strings(b"n" * (1 << 20) + b"\0")
+    assert sum(strings.at(0) is not None for _ in range(100)) == 2

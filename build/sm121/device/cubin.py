@@ -34,7 +34,7 @@ _TYPE_AT, _IS_FUNCTION = 4, bytes(byte & 15 == _STT_FUNC for byte in range(256))
 _SYSTEM_CALLS = frozenset({"vprintf", "__assertfail", "malloc", "free"})  # the driver's; they write no result
 _ATTRIBUTE_REGISTERS, _ATTRIBUTE_ONE_CHIP = 0x2F, 9
 # More than any compiler writes; bounds what a hostile file costs.
-_MOST_KERNELS, _MOST_RECORDS = 1 << 18, 1 << 20
+_MOST_KERNELS, _MOST_FUNCTIONS, _MOST_RECORDS, _LONGEST_TEXT = 1 << 18, 1 << 20, 1 << 20, 1 << 14
 _SIZED = 4  # the record format whose value is the length of what follows
 
 
@@ -161,7 +161,7 @@ def _suffix(elf: ElfFile, sm: int, toolkit: Toolkit | None) -> tuple[str, bool]:
             return named[2], True
         if elf.flags & 0x08 or any(
             attribute == _ATTRIBUTE_ONE_CHIP and value == 1
-            for section in elf.named(".nv.compat")
+            for section in elf.named(".nv.compat")[:1]
             for attribute, value, _ in records(elf.content(section))
         ):
             return "a", True
@@ -190,13 +190,17 @@ def _toolkit(elf: ElfFile) -> Toolkit | None:
         owner, size, _ = content.unpack(_NOTE, 0, "toolkit note")
         body = content.part(_NOTE.size + owner + -owner % 4, size, "toolkit note")
         _, *offsets = body.unpack(_TOOLKIT, 0, "toolkit note")
-        strings = body.take(_TOOLKIT.size, body.size - _TOOLKIT.size, "toolkit strings")
-        _, tool, version, _, arguments = (
-            strings[at:].split(b"\0", 1)[0].decode("utf-8", "replace").strip() for at in offsets
-        )
+        _, tool, version, _, arguments = (_text(body, _TOOLKIT.size + at) for at in offsets)
         release = re.search(r"V(\d+\.\d+\.\d+)", version)
         return Toolkit(tool, release[1] if release else version, arguments)
     return None
+
+
+def _text(content: Window, start: int) -> str:
+    """The NUL-ended text at `start`, cut where it is longer than what any tool writes."""
+    room = max(0, min(content.size - start, _LONGEST_TEXT))
+    raw = content.take(start, room, "toolkit strings") if room else b""
+    return raw.split(b"\0", 1)[0].decode("utf-8", "replace").strip()
 
 
 def _kernels(elf: ElfFile, arch: ArchSpec, damage: Remarks, *, bodies: bool) -> tuple[tuple[Kernel, ...], int]:
@@ -229,8 +233,10 @@ def _functions(elf: ElfFile, damage: Remarks) -> tuple[list[_Entry], Counter[int
         rows = content.take(0, content.size // SYMBOL.size * SYMBOL.size, "symbols")
         # One in ten symbols is a function: they are found in the column of types, before any row is unpacked.
         types = rows[_TYPE_AT :: SYMBOL.size].translate(_IS_FUNCTION)
-        index = types.find(1)
+        index, seen = types.find(1), 0
         while index >= 0:
+            if (seen := seen + 1) > _MOST_FUNCTIONS:
+                raise DamagedError(f"symbols: wanted at most {_MOST_FUNCTIONS} functions, found more.")
             name_at, _, other, where, _, size = SYMBOL.unpack_from(rows, index * SYMBOL.size)
             if where and other & _STO_ENTRY:
                 name = names.at(name_at)
@@ -258,7 +264,7 @@ def _code(elf: ElfFile, section: Section, arch: ArchSpec, damage: Remarks) -> Co
 def _registers(elf: ElfFile) -> dict[int, int]:
     """Symbol index -> registers of a thread, from the records of `.nv.info`."""
     found: dict[int, int] = {}
-    for section in elf.named(".nv.info"):
+    for section in elf.named(".nv.info")[:1]:
         for attribute, _, value in records(elf.content(section)):
             if attribute == _ATTRIBUTE_REGISTERS and value.size == _REGISTERS.size:
                 symbol, registers = value.unpack(_REGISTERS, 0, "register count")

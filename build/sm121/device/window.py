@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 Buffer = bytes | bytearray | mmap | memoryview
 
 _MOST_SENTENCES = 100
+_FREE_OVERLAP = 1 << 26
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -90,7 +91,7 @@ class Strings:
     def __init__(self, data: bytes) -> None:
         self.data = data
         self.last = data.rfind(b"\0")
-        self._left = 8 * len(data) + (1 << 16)
+        self._left = min(8 * len(data), 2 * len(data) + _FREE_OVERLAP) + (1 << 16)
         # Nearly all tables are ASCII: decoded once as a whole, they need no decoding per string.
         self._text = data.decode("ascii") if data.isascii() else None
 
