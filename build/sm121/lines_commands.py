@@ -9,12 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
+from rich.padding import Padding
 from rich.table import Table
+from rich.text import Text
 
 from sm121 import pins
 from sm121.documents import STANDARD_OUTPUT, write_document
 from sm121.errors import PlanError, UsageError
 from sm121.plan.lines import line_views
+from sm121.tables import fits, print_table
 from sm121.target import LoadsAs
 from sm121.toolchain.examine import installed_toolkits
 
@@ -143,26 +146,47 @@ def lines_json(views: Sequence[LineView], version: str, cpu: str) -> dict[str, A
 def show_lines(
     views: Sequence[LineView], version: str, cpu: str, console: Console, *, verbose: bool = False
 ) -> None:
-    """One table: a column for each line."""
-    table = Table(
-        title=f"vLLM {version} for compute capability 12.1, {cpu}", title_justify="left", show_lines=True
-    )
+    """One table: a column for each line, or where words would be broken, a paragraph for each row."""
+    title = f"vLLM {version} for compute capability 12.1, {cpu}"
+    table = Table(title=title, title_justify="left", show_lines=True)
     table.add_column("line", style="bold", overflow="fold")
-    for view in views:
-        table.add_column(view.name + (" (default)" if view.default else ""), overflow="fold")
-    for name, cell in _ROWS.items():
-        table.add_row(name, *(cell(view) for view in views))
+    headings = [view.name + (" (default)" if view.default else "") for view in views]
+    for heading in headings:
+        table.add_column(heading, overflow="fold")
+    rows = {name: [cell(view) for view in views] for name, cell in _ROWS.items()}
     for name in dict.fromkeys(each.name for view in views for each in view.extensions):
         cells = [next((each for each in view.extensions if each.name == name), None) for view in views]
         if verbose or any(each and each.origin != "left out" for each in cells):
-            table.add_row(name, *(_extension(each) if each else "-" for each in cells))
-    console.print(table)
+            rows[name] = [_extension(each) if each else "-" for each in cells]
+    for name, texts in rows.items():
+        table.add_row(name, *texts)
+    if fits(table, console):
+        console.print(table)
+    else:
+        console.print(Text(title, style="italic"))
+        for name, texts in rows.items():
+            console.print(Text(f"\n{name}", style="bold"))
+            console.print(_paragraph(headings, texts))
     if verbose:
         for view in views:
-            console.print(_groups(view))
+            console.print()
+            print_table(_groups(view), console)
     for view in views:
         for problem in view.problems:
             console.print(f"{view.name}: {problem}", style="red", markup=False, soft_wrap=True)
+
+
+def _paragraph(headings: Sequence[str], texts: Sequence[str]) -> Padding:
+    """What a row says of each line; lines of which it says the same stand together."""
+    same = dict[str, list[str]]()
+    for heading, text in zip(headings, texts, strict=True):
+        same.setdefault(text, []).append(heading)
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold")
+    for text, names in same.items():
+        grid.add_row("all" if len(names) == len(texts) > 1 else ", ".join(names), text)
+    return Padding(grid, (0, 0, 0, 2))
 
 
 def _extension(each: ExtensionLine) -> str:

@@ -157,10 +157,23 @@ def test_text_puts_the_verdict_first_and_fits_a_screen() -> None:
     assert "\x1b" not in text
 
 
-def test_on_a_narrow_terminal_the_table_runs_on() -> None:
-    table = shown(everything(), width=40).split("\n\n")[1]
-    assert table == shown(everything(), width=80).split("\n\n")[1]
-    assert any("_C_stable_libtorch " in line for line in table.splitlines())
+@pytest.mark.parametrize("width", [40, 60, 80, 100])
+@pytest.mark.parametrize("verbosity", [0, 1, 2])
+def test_on_any_terminal_a_librarys_name_is_whole(width: int, verbosity: int) -> None:
+    report = everything()
+    lines = shown(report, verbosity, width).splitlines()
+    for path in (item.path for item in report.libraries):
+        name = path if verbosity else path.rpartition("/")[2].partition(".")[0]
+        assert any(line.startswith(name) for line in lines)
+
+
+def test_on_a_narrow_terminal_the_numbers_stand_below_the_name() -> None:
+    beside = shown(everything(), width=80).split("\n\n")[1].splitlines()
+    below = shown(everything(), width=60).split("\n\n")[1].splitlines()
+    assert max(map(len, below)) <= 60
+    assert [word for line in below for word in line.split()] == [word for line in beside for word in line.split()]
+    at = below.index("_C_stable_libtorch")
+    assert below[at + 1].startswith("  ")
 
 
 def test_verbosity_adds_families_findings_and_images() -> None:

@@ -116,6 +116,23 @@ def test_the_table_names_every_line(width: int, verbose: bool) -> None:
     assert ("notbuilt" in text) is verbose
 
 
+@pytest.mark.parametrize("width", [60, 80, 100, 160])
+def test_no_word_of_the_table_is_broken(width: int) -> None:
+    console = Console(width=width, record=True, highlight=False, file=open(os.devnull, "w"))  # noqa: SIM115, PTH123
+    show_lines([*views().values()], "0.33.0", "aarch64", console)
+    text = console.export_text()
+    assert max(map(len, text.splitlines())) <= width
+    for word in (
+        "_moe_C_stable_libtorch",
+        "nvidia-cuda-runtime-cu12",
+        "libcudart.so.13:",
+        "--torch-home",
+        "2.14.0+cu128,",
+    ):
+        assert word in text
+    assert ("cu129, cu128" in text) is (width < 160)  # said once of both, where the table does not fit
+
+
 @pytest.fixture
 def no_toolkits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(examine, "PLACES", ())

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from sm121.inspector.words import plural, shown
 from sm121.progress import size
+from sm121.tables import print_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -54,7 +55,7 @@ def matrix_text(table: Matrix, console: Console, verbosity: int = 0) -> None:
         shown_rows.add_row(Text(title, style="bold"))
         for row in rows if verbosity else _different(rows, len(table.columns)):
             shown_rows.add_row(escape(shown(row.heading)), *(escape(cell) or "·" for cell in row.cells))
-    console.print(shown_rows)
+    print_table(shown_rows, console)
 
 
 def _different(rows: Iterable[Row], columns: int) -> list[Row]:

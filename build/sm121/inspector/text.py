@@ -14,6 +14,7 @@ from sm121.inspector.coverage import STATES
 from sm121.inspector.judge.ledger import CHECK as LEDGER
 from sm121.inspector.words import joined, plural, shown
 from sm121.progress import duration, size
+from sm121.tables import print_table
 from sm121.target import LoadsAs
 
 if TYPE_CHECKING:
@@ -33,7 +34,6 @@ _LOADS = {
 _MACHINE = tuple(str(how) for how in LoadsAs if how.machine_code)
 _NOUNS = {Verdict.FAIL: "failure", Verdict.UNKNOWN: "open question", Verdict.WARN: "warning"}
 _FEW_ROWS, _MOST_ROWS = 20, 40
-_NARROWEST = 80
 
 
 def report_text(report: Report, console: Console, verbosity: int = 0) -> None:
@@ -41,14 +41,14 @@ def report_text(report: Report, console: Console, verbosity: int = 0) -> None:
     _verdict(report, console)
     if report.libraries:
         console.print()
-        _table(_libraries(report, verbosity), console)
+        print_table(_libraries(report, verbosity), console)
     if verbosity and report.families:
         console.print()
-        _table(_families(report), console)
+        print_table(_families(report), console)
     delivery = _delivery(report, verbosity)
     if delivery.row_count:
         console.print()
-        _table(delivery, console)
+        print_table(delivery, console)
     least = Verdict.PASS if verbosity else Verdict.WARN
     findings = report.at_least(least)
     if findings:
@@ -59,14 +59,6 @@ def report_text(report: Report, console: Console, verbosity: int = 0) -> None:
         console.print(
             Text(f"\n{plural(hidden, 'more finding')} passed or only inform: -v shows them.", style="dim")
         )
-
-
-def _table(table: Table, console: Console) -> None:
-    """Print a table; on a narrow terminal its lines run on, rather than that names stand one letter a line."""
-    width = console.width
-    console.width = max(width, _NARROWEST)
-    console.print(table)
-    console.width = width
 
 
 def summary(report: Report) -> list[str]:
