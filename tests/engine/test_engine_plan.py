@@ -14,7 +14,7 @@ from sm121 import cli, pins
 from sm121.engine.context import direct_requirements, fill_context, locked_requirements
 from sm121.engine.features import BuildCall, Features, build_command, docker_environment
 from sm121.engine.plan import ImagePlan, Request, plan_image, plan_json, show_plan
-from sm121.errors import PackError, PinsError, PlanError
+from sm121.errors import PackError, PinsError, PlanError, UsageError
 from sm121.findings import Verdict
 from sm121.image.record import BuiltWheel
 from sm121.image.runtime_set import RuntimeSet
@@ -300,3 +300,51 @@ def test_a_part_is_not_taken_unasked_and_told(
     assert said in error
     assert (part.filename in error) is version.endswith(".partial")
     assert "--wheel" in error
+
+
+def said(capsys: pytest.CaptureFixture[str], status: int, *words: str) -> str:
+    assert cli.run(["image", "--pins", str(ROOT / "pins"), *words]) == status
+    return capsys.readouterr().err
+
+
+@pytest.mark.parametrize("dry", [("--dry-run",), ()])
+def test_a_missing_wheel_hides_nothing_else(
+    dry: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    absent = tmp_path / "absent"
+    places = ("--dist", str(tmp_path / "dist"), "--work", str(tmp_path / "work"))
+    wrong = ("--base", "ubuntu:24.04", "--repository", "registry.example/x:y", "--mirror", str(absent))
+    files = ("--lock", str(absent), "--dockerfile", str(absent))
+    error = said(capsys, PackError.exit_code, *places, *wrong, *files, *dry)
+    for problem in (
+        "holds no wheel of vLLM 0.33.0", "there is no locked runtime set", f"the mirror {absent} does not exist",
+        f"{absent} cannot be read", "without a digest", "cannot be pushed to",
+    ):  # fmt: skip
+        assert error.count(problem) == 1, problem
+    for step in (
+        "sm121 build --line cu130",
+        "sm121 pins lock --line cu130",
+        "--mirror",
+        "--dockerfile",
+        "sm121 resolve",
+    ):
+        assert step in error, step
+    assert not (tmp_path / "work").exists()
+
+
+def test_what_is_there_is_judged_without_what_is_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """No wheel of vLLM, and the locked set is of another line: both are told, the wheel once."""
+    words = ("--dist", str(tmp_path), "--base", BASE, "--lock", str(LOCK), "--line", "cu135", "--dry-run")
+    error = said(capsys, PackError.exit_code, *words)
+    assert error.count("wheel of vLLM") == 1
+    assert "one vLLM wheel is wanted" not in error
+    assert f"{LOCK.name} is of line cu130 for aarch64, wanted cu135" in error
+
+
+def test_lines_and_versions_that_are_not_pinned_hide_no_wheel(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--line", "cu13", "--vllm", "3", "--wheel", str(tmp_path / "absent.whl"), "--dry-run")
+    error = said(capsys, UsageError.exit_code, *words)
+    for problem in ("no line 'cu13'", "vLLM 3 is not pinned", "absent.whl does not exist"):
+        assert problem in error

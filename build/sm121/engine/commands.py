@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +14,8 @@ from rich.console import Console
 from sm121 import pins
 from sm121.documents import read_document
 from sm121.engine.flow import ImageBuild, Place
-from sm121.engine.plan import ImagePlan, Request, plan_image, plan_json, project_of, show_plan
-from sm121.errors import PackError, UsageError
+from sm121.engine.plan import ImagePlan, Request, judge_image, plan_image, plan_json, project_of, show_plan
+from sm121.errors import Faults, PackError, UsageError
 from sm121.image import without_engine
 from sm121.image.daemonless import ImageRequest, read_wheels
 from sm121.image.runtime_set import RuntimeSet
@@ -21,6 +23,7 @@ from sm121.manifest import Manifest
 from sm121.pins.images import load_images
 from sm121.pins.model import Cpu
 from sm121.progress import Progress
+from sm121.sources.fetch import require_mirror
 from sm121.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -154,33 +157,83 @@ def _lock(arguments: argparse.Namespace, line: str) -> Path:
 
 
 def _planned(arguments: argparse.Namespace) -> tuple[ImagePlan, tuple[Path, ...]]:
-    """The plan, and the files of its wheels in its order."""
-    loaded = pins.load(arguments.pins)
-    line, release, cpu = loaded.line(arguments.line), loaded.vllm(arguments.vllm), Cpu(arguments.cpu)
-    paths = arguments.wheel or _found(arguments.dist, line.name, cpu, release.version)
-    wheels = read_wheels(paths)
-    lock = _lock(arguments, line.name)
-    if not lock.is_file():
-        raise UsageError(
-            f"there is no locked runtime set {lock}.",
-            do=f"write one: `sm121 pins lock --line {line.name} --cpu {cpu} --output {lock}`, or name one with --lock.",
-        )
-    try:
-        dockerfile = read_document(arguments.dockerfile)
-    except OSError as error:
-        raise UsageError(f"{arguments.dockerfile} cannot be read: {error.strerror}.") from error
-    packages = None if arguments.packages is None else tuple(arguments.packages.replace(",", " ").split())
-    request = Request(
-        cpu=cpu, builder=arguments.builder, base=arguments.base, repository=arguments.repository,
-        flashinfer=arguments.flashinfer, packages=packages, snapshot=arguments.snapshot, network=arguments.network,
-    )  # fmt: skip
-    images = load_images(arguments.pins)
-    plan = plan_image(request, line, release, images, wheels, RuntimeSet.read(lock), lock.name, dockerfile)
-    by_name = {path.name: path for path in paths}
+    """The plan, and the files of its wheels in its order. All that is wrong is told at once."""
+    faults, request = Faults(), _request(arguments)
+    loaded = faults.of(lambda: pins.load(arguments.pins))
+    images = faults.of(lambda: load_images(arguments.pins))
+    line = faults.of(lambda: loaded.line(arguments.line)) if loaded else None
+    release = faults.of(lambda: loaded.vllm(arguments.vllm)) if loaded else None
+    found = Found(arguments.wheel) if arguments.wheel else None
+    if line and release and not found:
+        found = faults.of(lambda: _find(arguments.dist, line.name, request.cpu, release.version))
+    wheels = faults.of(lambda: read_wheels(found.wheels)) if found else None
+    missing = found.missing if found else ""
+    if missing and line:
+        faults.of(partial(_refuse, missing, line.name))
+    named = line.name if line else arguments.line or "LINE"
+    lock = _lock(arguments, named)
+    runtime = faults.of(lambda: _runtime(lock, named, request.cpu)) if line or arguments.lock else None
+    dockerfile = faults.of(lambda: _dockerfile(arguments.dockerfile))
+    faults.of(lambda: require_mirror(arguments.mirror))
+    plan = None
+    if line and release and images:
+        if wheels and runtime and dockerfile is not None and not missing:
+            plan = faults.of(
+                lambda: plan_image(request, line, release, images, wheels, runtime, lock.name, dockerfile)
+            )
+        else:
+            faults.of(
+                lambda: judge_image(
+                    request, line, release, images, wheels=wheels, runtime=runtime, lock=lock.name,
+                    no_vllm=bool(missing),
+                )
+            )  # fmt: skip
+    faults.end()
+    assert plan is not None
+    assert found is not None
+    by_name = {path.name: path for path in found.wheels}
     return plan, tuple(by_name[wheel.filename] for wheel in plan.wheels)
 
 
-def _found(dist: Path, line: str, cpu: Cpu, version: str) -> list[Path]:
+def _request(arguments: argparse.Namespace) -> Request:
+    packages = None if arguments.packages is None else tuple(arguments.packages.replace(",", " ").split())
+    return Request(
+        cpu=Cpu(arguments.cpu), builder=arguments.builder, base=arguments.base, repository=arguments.repository,
+        flashinfer=arguments.flashinfer, packages=packages, snapshot=arguments.snapshot, network=arguments.network,
+    )  # fmt: skip
+
+
+def _runtime(lock: Path, line: str, cpu: Cpu) -> RuntimeSet:
+    if not lock.is_file():
+        raise UsageError(
+            f"there is no locked runtime set {lock}.",
+            do=f"write one: `sm121 pins lock --line {line} --cpu {cpu} --output {lock}`, or name one with --lock.",
+        )
+    return RuntimeSet.read(lock)
+
+
+def _dockerfile(path: Path) -> bytes:
+    try:
+        return read_document(path)
+    except OSError as error:
+        raise UsageError(
+            f"{path} cannot be read: {error.strerror}.", do="name another file with --dockerfile."
+        ) from error
+
+
+def _refuse(missing: str, line: str) -> None:
+    raise PackError(missing, do=f"build it: `sm121 build --line {line}`, or name one with --wheel.")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Wheels for an image; `missing` says that vLLM's is not among them, "" if it is or they were named."""
+
+    wheels: list[Path]
+    missing: str = ""
+
+
+def _find(dist: Path, line: str, cpu: Cpu, version: str) -> Found:
     """The published wheels of a line: of each project the one there is."""
     found: dict[str, list[Path]] = {}
     parts: list[str] = []
@@ -202,15 +255,13 @@ def _found(dist: Path, line: str, cpu: Cpu, version: str) -> list[Path]:
             f"{dist} holds several wheels of one project: {', '.join(doubled)}.",
             do="name those you mean with --wheel.",
         )
+    missing = ""
     if "vllm" not in found:
         complete, and_parts = (
             ("complete ", f"; parts are never taken unasked: {', '.join(parts)}") if parts else ("", "")
         )
-        raise PackError(
-            f"{dist} holds no {complete}wheel of vLLM {version}, line {line}, for {cpu}{and_parts}.",
-            do=f"build it: `sm121 build --line {line}`, or name one with --wheel.",
-        )
-    return [path for paths in found.values() for path in paths]
+        missing = f"{dist} holds no {complete}wheel of vLLM {version}, line {line}, for {cpu}{and_parts}."
+    return Found([path for paths in found.values() for path in paths], missing)
 
 
 def _report(made: Made, plan: ImagePlan, *, as_json: bool) -> None:

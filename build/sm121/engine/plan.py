@@ -122,23 +122,10 @@ def plan_image(
     lock: str, dockerfile: bytes,
 ) -> ImagePlan:  # fmt: skip
     """Plan an image; `lock` is the name of the locked set's file. Raises PlanError that names every fault."""
-    faults = Faults()
-    base = faults.of(lambda: _base(request, pins))
-    repository = faults.of(lambda: _repository(request.repository))
     ordered = sorted(wheels, key=lambda wheel: project_of(wheel.filename) != "vllm")
-    faults.of(lambda: judge_request(ordered, runtime, lock))
-    modules, problems = _modules(request, ordered, runtime, lock)
-    problems = [
-        *faults.problems,
-        *_belonging(request, line, release, ordered, runtime, lock),
-        *problems,
-    ]
-    if request.builder not in {"docker", "oci"}:
-        problems.append(f"there is no builder {request.builder!r}; there are docker and oci.")
-    if request.network not in {"", "none", "default", "host"}:
-        problems.append(f"there is no network {request.network!r}; there are none, default and host.")
-    if problems or base is None:
-        raise PlanError(problems, do=faults.do or "change the request as the messages say.")
+    judge_image(request, line, release, pins, wheels=ordered, runtime=runtime, lock=lock)
+    base, repository = _base(request, pins), _repository(request.repository)
+    modules, _ = _modules(request, ordered, runtime, lock)
     packages = pins.runtime.packages if request.packages is None else request.packages
     return ImagePlan(
         line=line.name,
@@ -158,6 +145,37 @@ def plan_image(
         labels=_labels(ordered, base, runtime),
         dockerfile=Sha256.of_bytes(dockerfile),
     )
+
+
+def judge_image(
+    request: Request, line: Line, release: Release, pins: ImagePins, *, wheels: Sequence[BuiltWheel] | None,
+    runtime: RuntimeSet | None, lock: str, no_vllm: bool = False,
+) -> None:  # fmt: skip
+    """Raise PlanError that names every fault of what is there: `wheels` or `runtime` None could not be read.
+
+    With `no_vllm` it was told already that there is no wheel of vLLM.
+    """
+    faults = Faults()
+    faults.of(lambda: _base(request, pins))
+    faults.of(lambda: _repository(request.repository))
+    if wheels is not None and runtime is not None:
+        faults.of(lambda: judge_request(wheels, runtime, lock))
+    problems = [*faults.problems]
+    if wheels is not None:
+        problems += _wheel_faults(request, line, release, wheels, no_vllm=no_vllm)
+    if runtime is not None:
+        problems += _lock_faults(request, line, release, runtime, lock)
+    if wheels is not None and runtime is not None:
+        names = {project_of(wheel.filename) for wheel in wheels}
+        if replaced := sorted({package.name for package in runtime.packages} & names):
+            problems.append(f"{lock} holds {', '.join(replaced)}, of which wheels were given.")
+        problems += _modules(request, wheels, runtime, lock)[1]
+    if request.builder not in {"docker", "oci"}:
+        problems.append(f"there is no builder {request.builder!r}; there are docker and oci.")
+    if request.network not in {"", "none", "default", "host"}:
+        problems.append(f"there is no network {request.network!r}; there are none, default and host.")
+    if problems:
+        raise PlanError(problems, do=faults.do or "change the request as the messages say.")
 
 
 def _base(request: Request, pins: ImagePins) -> tuple[str, Sha256]:
@@ -190,13 +208,13 @@ def _repository(text: str) -> ImageReference | None:
     return output_name(ImageReference.parse(text)) if text else None
 
 
-def _belonging(
-    request: Request, line: Line, release: Release, wheels: Sequence[BuiltWheel], runtime: RuntimeSet, lock: str
+def _wheel_faults(
+    request: Request, line: Line, release: Release, wheels: Sequence[BuiltWheel], *, no_vllm: bool
 ) -> list[str]:
-    """What of wheels and locked set is not what line and release say."""
+    """What of the wheels is not what line and release say."""
     faults = []
     names = [project_of(wheel.filename) for wheel in wheels]
-    if names.count("vllm") != 1:
+    if names.count("vllm") != 1 and not no_vllm:
         faults.append(f"one vLLM wheel is wanted, found {names.count('vllm')}.")
     doubled = sorted({name for name in names if names.count(name) > 1} - {"vllm"})
     faults += [f"{name} is there {names.count(name)} times." for name in doubled]
@@ -208,6 +226,12 @@ def _belonging(
             )
         if project_of(wheel.filename) == "vllm" and subject.base != release.version:
             faults.append(f"{wheel.filename} is vLLM {subject.base}, wanted {release.version}.")
+    return faults
+
+
+def _lock_faults(request: Request, line: Line, release: Release, runtime: RuntimeSet, lock: str) -> list[str]:
+    """What of the locked set is not what line and release say."""
+    faults = []
     locked = {package.name: package.version for package in runtime.packages}
     if runtime.line != line.name or runtime.cpu != request.cpu:
         faults.append(
@@ -216,8 +240,6 @@ def _belonging(
     torch = locked.get("torch", "")
     if torch.partition("+")[0] != release.torch:
         faults.append(f"{lock} holds torch {torch or '(none)'}, vLLM {release.version} wants {release.torch}.")
-    if replaced := sorted(locked.keys() & set(names)):
-        faults.append(f"{lock} holds {', '.join(replaced)}, of which wheels were given.")
     return faults
 
 
