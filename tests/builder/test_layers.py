@@ -10,10 +10,10 @@ import sm121
 PACKAGE = Path(sm121.__file__).parent
 ORDER = [
     "errors", "values", "expressions", "target", "findings", "guard", "process", "progress", "tables", "documents",
-    "resources", "index", "device", "artifact", "inspector", "pins", "arch_lists", "plan", "sources", "toolchain", "compile", "finish",
-    "pack", "manifest", "overlay", "image", "finish_commands", "workspace", "local", "preflight", "lines_commands", "steps",
-    "engine", "audit", "cache_options", "build_results", "build_commands", "prove_commands", "loop", "overlay_commands",
-    "cli",
+    "resources", "index", "device", "artifact", "inspector", "pins", "arch_lists", "plan", "sources", "toolchain",
+    "compile", "finish", "pack", "manifest", "overlay", "image", "finish_commands", "workspace", "local", "preflight",
+    "lines_commands", "steps", "engine", "audit", "cache_options", "build_results", "build_commands", "prove_commands",
+    "loop", "overlay_commands", "cli",
 ]  # fmt: skip
 JUDGES = {"device", "artifact", "inspector"}
 BUILDER = set(ORDER[ORDER.index("pins") : ORDER.index("audit")])

@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 import subprocess
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from sm121.errors import PatchError, UsageError
+from sm121.sources import patch_commands
 from sm121.sources.patch_commands import Request, add_patch_commands
 from sm121.sources.patches import State, judge
 from sm121.sources.series import load_series
@@ -276,6 +278,32 @@ def test_what_takes_long_is_told_beside_the_answer(desk: Desk, capsys: pytest.Ca
         assert json.loads(told.out)["patches"]
         for version in versions:
             assert f"> judge the patches of vllm {version}\n" in told.err
+
+
+def test_looking_leaves_nothing_where_somebody_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = tmp_path / "repository"
+    monkeypatch.setattr(patch_commands, "ROOT", root)
+    monkeypatch.setattr(patch_commands.pins, "load", lambda _: SimpleNamespace(releases=[]))
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    top = argparse.ArgumentParser()
+    add_patch_commands(top.add_subparsers(required=True))
+    for verb in ("check", "status"):
+        arguments = top.parse_args(["patches", verb, "--patches", str(tmp_path / "none")])
+        assert arguments.run(arguments) == 0
+        assert f"sources are kept in {root / 'work' / 'files'}" in "".join(capsys.readouterr().err.split("\n"))
+    assert list(here.iterdir()) == []
+    assert not root.exists()
+    (here / "work" / "steps").mkdir(parents=True)
+    arguments = top.parse_args(["patches", "status", "--patches", str(tmp_path / "none")])
+    assert Request(arguments).work == here / "work"
+    arguments = top.parse_args(["patches", "status", "--work", "other"])
+    assert Request(arguments).work == here / "other"
+    arguments = top.parse_args(["patches", "new", "--series", "1.0"])
+    assert Request(arguments).work == here / "work"
 
 
 def test_no_patches(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from sm121 import pins
@@ -23,6 +24,7 @@ from sm121.sources.patches import State, apply, judge, named_paths
 from sm121.sources.series import Series, load_series, read_list, versions_of
 from sm121.sources.upstream import PROJECTS, Upstream
 from sm121.sources.worktree import WorkTree, write_series
+from sm121.tables import print_table
 
 if TYPE_CHECKING:
     import argparse
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[3]
 """The repository, when sm121 runs from it: where `pins` and `patches` are looked for first."""
+_SCRATCH = ("files", "steps", "patches")
+"""Folders by which a scratch folder of builds and patches is known."""
 
 
 def add_patch_commands(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -39,13 +43,13 @@ def add_patch_commands(verbs: argparse._SubParsersAction[argparse.ArgumentParser
     top = verbs.add_parser("patches", help="judge and edit the patches", description=__doc__)
     own = top.add_subparsers(metavar="VERB", required=True)
 
-    check = _verb(own, "check", _check, "judge every patch against the versions that it is for")
+    check = _verb(own, "check", _check, "judge every patch against the versions that it is for", looks=True)
     check.add_argument(
         "--against", metavar="VERSION", nargs="+", default=[], help="instead of the pinned versions"
     )
     check.add_argument("--json", action="store_true", help="print JSON")
 
-    status = _verb(own, "status", _status, "which patches are upstream, in which version")
+    status = _verb(own, "status", _status, "which patches are upstream, in which version", looks=True)
     status.add_argument("--against", metavar="VERSION", nargs="+", default=[], help="besides the pinned versions")
     status.add_argument("--json", action="store_true", help="print JSON")
 
@@ -73,16 +77,21 @@ def _verb(
     name: str,
     run: Callable[[Request], int],
     text: str,
+    *,
+    looks: bool = False,
 ) -> argparse.ArgumentParser:
+    """A verb with what all of them take; one that only `looks` leaves nothing where its user happens to stand."""
     verb = own.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
     verb.add_argument("--project", choices=PROJECTS, default="vllm", help="default: vllm")
     verb.add_argument(
         "--patches", metavar="DIR", type=Path, default=ROOT / "patches", help="folder of the patches"
     )
     verb.add_argument("--pins", metavar="DIR", type=Path, default=ROOT / "pins", help="folder of the pins")
+    elsewhere = ", or the repository's where the current folder has none" if looks else ""
     verb.add_argument(
-        "--work", metavar="DIR", type=Path, default=Path("work"), help="scratch folder (default: work)"
-    )
+        "--work", metavar="DIR", type=Path, default=None if looks else Path("work"),
+        help=f"scratch folder (default: work{elsewhere})",
+    )  # fmt: skip
     verb.add_argument("--mirror", metavar="DIR", type=Path, help="folder that holds the pinned files")
     verb.set_defaults(run=lambda arguments: run(Request(arguments)))
     return verb
@@ -107,10 +116,18 @@ class Request:
     def patches(self) -> Path:
         return Path(self.given.patches)
 
+    @property
+    def work(self) -> Path:
+        """The scratch folder; for verbs that only look one that is there, or the repository's."""
+        if self.given.work is not None:
+            return Path(self.given.work).absolute()
+        here = Path("work").absolute()
+        return here if any((here / name).is_dir() for name in _SCRATCH) else ROOT / "work"
+
     def upstream(self) -> Upstream:
-        return Upstream(
-            pins.load(self.given.pins), self.given.work.absolute() / "files", self.given.mirror, self.progress
-        )
+        files = self.work / "files"
+        self.progress.say(f"sources are kept in {files}", style="dim")
+        return Upstream(pins.load(self.given.pins), files, self.given.mirror, self.progress)
 
     def against(self) -> list[str]:
         """The versions of --against. Raises UsageError."""
@@ -128,7 +145,7 @@ class Request:
             versions_of(name)
         except ValueError as error:
             raise UsageError(f"--series {error}.") from error
-        return WorkTree(self.given.work.absolute() / "patches" / self.project / name)
+        return WorkTree(self.work / "patches" / self.project / name)
 
     def place(self, version: str) -> Callable[[Path], None]:
         """How to lay out the sources that this series' patches lie on: upstream's and the series before it."""
@@ -216,11 +233,10 @@ def _check(request: Request) -> int:
     if request.given.json:
         _print_json(row.data for row in found)
     elif found:
-        table = Table("version", "patch", "state", box=None, pad_edge=False)
+        table = Table("patch", "version", "state", box=None, pad_edge=False)
         for row in found:
-            table.add_row(row.version, row.title, row.judged.message)
-        wide = None if sys.stdout.isatty() else 400
-        Console(highlight=False, markup=False, width=wide).print(table)
+            table.add_row(escape(row.title), row.version, escape(row.judged.message))
+        print_table(table, Console(highlight=False, width=None if sys.stdout.isatty() else 400))
     else:
         print(f"no patches of {request.project}")
     faults = [f"{row.version}: {row.title} {row.judged.message}." for row in found if row.judged.stops]
