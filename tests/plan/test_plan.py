@@ -14,7 +14,7 @@ from sm121.plan.components import components, costs, known_versions
 from sm121.plan.model import Host, Local, Plan, Request, after_finishing
 from sm121.plan.show import plan_json, show_plan
 from sm121.plan.vllm import plan_vllm
-from sm121.resources import GIB, Machine
+from sm121.resources import GIB, HEAVIEST, LIGHT, Machine
 
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = Path(__file__).parent / "golden"
@@ -287,3 +287,12 @@ def test_a_patch_of_the_build_files_changes_what_is_promised() -> None:
     }
     assert set(promised[False]) == {"sm_120", "sm_120f", "sm_121"}
     assert set(promised[True]) == {"sm_121", "sm_121a"}
+
+
+def test_of_a_version_that_was_not_measured_every_file_may_be_heavy() -> None:
+    assert costs("0.26.0").peak == {}
+    plan = plan_vllm(Request(line="cu130", vllm="0.26.0"), PINS, SPARK)
+    memory = SPARK.machine.memory_for_builds()
+    assert plan.heavy_jobs == memory // HEAVIEST
+    assert plan.jobs < 20
+    assert plan.memory == plan.heavy_jobs * HEAVIEST + (plan.jobs - plan.heavy_jobs) * LIGHT <= memory

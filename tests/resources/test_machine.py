@@ -129,6 +129,11 @@ def test_where_memory_is_short_the_share_of_heavy_files_decides(share: float, he
     assert jobs.heavy * HEAVIEST + (jobs.total - jobs.heavy) * LIGHT <= 64 * GIB
 
 
+def test_a_machine_that_tells_no_processors_has_one() -> None:
+    jobs = compile_jobs(cores=0, memory=64 * GIB)
+    assert (jobs.heavy, jobs.total) == (1, 1)
+
+
 def test_all_processors_work_when_memory_allows() -> None:
     jobs = compile_jobs(cores=4, memory=256 * GIB)
     assert (jobs.heavy, jobs.total) == (4, 4)

@@ -91,9 +91,13 @@ def costs(version: str) -> Costs:
 
 
 def heavy_share(objects: Iterable[tuple[float, int]]) -> float:
-    """The share of heavy objects in the CPU time of all, which are (CPU seconds, peak bytes)."""
+    """The share of heavy objects in the CPU time of all, which are (CPU seconds, peak bytes).
+
+    1 where nothing was measured: any file may be a heavy one, and more jobs would count on light ones.
+    """
     times = [(seconds, peak > HEAVY) for seconds, peak in objects]
-    return sum(seconds for seconds, heavy in times if heavy) / (sum(seconds for seconds, _ in times) or 1)
+    total = sum(seconds for seconds, _ in times)
+    return sum(seconds for seconds, heavy in times if heavy) / total if total else 1.0
 
 
 def _load(name: str) -> dict[str, Any]:

@@ -102,7 +102,7 @@ def plan_vllm(request: Request, pins: Pins, host: Host, patches: tuple[tuple[str
         heavy_jobs=jobs.heavy,
         disk=needed.total,
         result=needed.result,
-        memory=_memory(peaks, jobs.total, jobs.heavy),
+        memory=_memory(peaks, jobs.total, jobs.heavy, measured=bool(measured.peak)),
         seconds=max(sum(seconds.values()) / jobs.total, max(seconds.values(), default=0.0)),
         finishing=finishing / jobs.total,
         cache=request.cache,
@@ -265,7 +265,9 @@ def _downloads(choice: Choice) -> tuple[Download, ...]:
     return (*found, *cuda_downloads(request, line, choice.toolkit_parts))
 
 
-def _memory(peaks: Mapping[str, int], jobs: int, heavy_jobs: int) -> int:
+def _memory(peaks: Mapping[str, int], jobs: int, heavy_jobs: int, *, measured: bool) -> int:
+    if not measured:
+        return heavy_jobs * HEAVIEST + (jobs - heavy_jobs) * LIGHT
     if not peaks:
         return jobs * LIGHT  # host code: not measured, and light
     heavy = sorted((peak for peak in peaks.values() if peak > HEAVY), reverse=True)[:heavy_jobs]

@@ -41,6 +41,7 @@ def compile_jobs(
     """
     if wanted is not None and wanted < 1:
         raise PlanError(f"at least one job must run at a time, {wanted} were asked for.")
+    cores = max(1, cores)
     most = job_count(cpus=cores, memory=memory, reserve=0, per_job=heaviest)
     totals = {
         heavy: min(cores, heavy + max(0, memory - heavy * heaviest) // light) for heavy in range(1, most + 1)
