@@ -90,6 +90,8 @@ def report(
 ) -> None:
     """Print the tables."""
     console = Console(width=120)
+    if any(cost["cpu"] is None for cost in costs):
+        sys.exit("CPU time and memory are not measured under sccache; measure with --cache ccache or --no-cache.")
     jobs = plan["needs"]["jobs"]
     total, longest = sum(cost["cpu"] for cost in costs), max(cost["cpu"] for cost in costs)
     bound = max(total / jobs, longest)

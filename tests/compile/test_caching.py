@@ -88,6 +88,7 @@ def test_what_sccache_says() -> None:
     use = sccache_use(CompilerCache.parse("s3://b?region=r"), json.dumps({"stats": stats}))
     assert (use.hits, use.misses, use.shared_hits, use.failures) == (4, 0, 4, 2)
     assert use.where == "s3://b?region=r"
+    assert str(use).endswith("; CPU time and memory of units: not measured under sccache")
     assert (
         sccache_use(CompilerCache.parse("s3://b?region=r"), json.dumps({"stats": stats}), "sccache").shared_hits
         == 0

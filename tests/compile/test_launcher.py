@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import sm121.compile.launcher as launcher
+from sm121.compile.build import read_costs
 
 pytestmark = pytest.mark.programs
 
@@ -31,6 +32,23 @@ def test_cost_and_status_are_recorded(tmp_path: Path) -> None:
     assert end["status"] == 3
     assert isinstance(end["peak_kib"], int)
     assert end["peak_kib"] > 0
+
+
+def test_what_sccaches_server_used_is_not_measured(tmp_path: Path) -> None:
+    program = tmp_path / "sccache"
+    program.write_text("#!/bin/sh\nexit 0\n")
+    program.chmod(0o755)
+    _, (_, end) = launch(tmp_path, str(program), "nvcc", "-o", "obj/_C/csrc/x.cu.o")
+    assert (end["cpu"], end["peak_kib"]) == (None, None)
+    (cost,) = read_costs(tmp_path / "costs.jsonl")
+    assert (cost.cpu, cost.peak) == (None, None)
+    assert cost.wall >= 0
+    assert cost.note == "CPU time and memory: not measured under sccache"
+    (tmp_path / "costs.jsonl").unlink()
+    launch(tmp_path, "sh", "-c", "exit 0", "-o", "x.o")
+    (measured,) = read_costs(tmp_path / "costs.jsonl")
+    assert measured.peak
+    assert measured.note == ""
 
 
 def test_a_signal_is_told_as_a_shell_would(tmp_path: Path) -> None:

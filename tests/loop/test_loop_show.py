@@ -97,6 +97,12 @@ def test_json_holds_the_same() -> None:
     assert data["units"][0]["same"]
     assert [data["units"][0][key] for key in ("seconds", "cpu_seconds", "peak_bytes")] == [1.5, 1.25, 1 << 30]
     assert data["units"][0]["kernels"][0]["registers"] == [8, 8]
+    assert "cost_note" not in data["units"][0]
+    done = passed(code(KERNEL), code(KERNEL))
+    unmeasured = replace(done.results[0], cost=Cost("x", 1.5, None, None, "not measured under sccache"))
+    (unit_,) = show.pass_data(replace(done, results=(unmeasured,)), {}, [], 1.0)["units"]
+    assert (unit_["cpu_seconds"], unit_["peak_bytes"]) == (None, None)
+    assert unit_["cost_note"] == "not measured under sccache"
     assert data["failed"][0]["errors"] == [{"path": "csrc/a.cu", "line": 3, "text": "bad"}]
     assert data["regressions"] == ["too many"]
 

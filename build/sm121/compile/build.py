@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sm121 import process
+from sm121.compile.caching import NOT_MEASURED
 from sm121.compile.logs import LogReader
 from sm121.compile.ninja import Unit, arrange, object_name, relative, units
 from sm121.errors import CompileError, OutOfMemoryError
@@ -29,12 +30,13 @@ TICK = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What one compile command cost: wall and CPU seconds, peak resident size in bytes."""
+    """What one compile command cost: wall and CPU seconds, peak resident size in bytes; `note` says why one is None."""
 
     name: str
     wall: float
-    cpu: float
-    peak: int
+    cpu: float | None
+    peak: int | None
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +138,9 @@ def build(
 def read_costs(file: Path) -> list[Cost]:
     """The finished commands recorded by the launcher."""
     return [
-        Cost(object_name(each["end"]), float(each["wall"]), float(each["cpu"]), int(each["peak_kib"]) * 1024)
+        Cost(object_name(each["end"]), float(each["wall"]), None, None, f"CPU time and memory: {NOT_MEASURED}")
+        if each["cpu"] is None
+        else Cost(object_name(each["end"]), float(each["wall"]), float(each["cpu"]), int(each["peak_kib"]) * 1024)
         for each in _records(file)
         if "end" in each and each.get("status") == 0
     ]

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from sm121.plan.cache import CompilerCache
 
+NOT_MEASURED = "not measured under sccache"
+"""What its server's children used is not known of each unit; a 0 would look like a result."""
 _HITS = ("direct_cache_hit", "preprocessed_cache_hit")
 _PATIENCE = "@connect-timeout=1000 @operation-timeout=5000"
 """Milliseconds for each result; ccache's own 10 s would make a hanging cache cost more than many a compile."""
@@ -54,7 +56,8 @@ class CacheUse:
         share = f", {100 * self.hits / total:.0f} %" if total else ""
         shared = f", {self.shared_hits} of them in the shared cache" if self.shared_hits else ""
         failed = f", {self.failures} requests failed" if self.failures else ""
-        return f"{self.where}: {self.hits} of {total} results were there{share}{shared}{failed}"
+        units = f"; CPU time and memory of units: {NOT_MEASURED}" if self.program == CacheProgram.SCCACHE else ""
+        return f"{self.where}: {self.hits} of {total} results were there{share}{shared}{failed}{units}"
 
 
 def ccache_environment(cache: CompilerCache, folder: Path, compiler: str, statistics: Path) -> dict[str, str]:

@@ -2,7 +2,8 @@
 
 Started by ninja in front of the compiler (or its cache), with a bare interpreter: standard library only. Appends
 two JSON lines to `costs.jsonl` in the build folder: one when the command starts, one when it ends, with wall and
-CPU seconds and the peak resident size of the largest process, in KiB (getrusage(2), RUSAGE_CHILDREN).
+CPU seconds and the peak resident size of the largest process, in KiB (getrusage(2), RUSAGE_CHILDREN). Under sccache the
+compiler is a child of sccache's server: only the wall time is known then, the others are null.
 """
 
 import json
@@ -11,6 +12,9 @@ import resource
 import subprocess
 import sys
 import time
+
+_ELSEWHERE = {"sccache"}
+"""Programs that let another process compile: what they use themselves says nothing."""
 
 
 def main(argv: list[str]) -> int:
@@ -24,12 +28,13 @@ def main(argv: list[str]) -> int:
         print(f"{argv[0]}: {error.strerror}", file=sys.stderr)
         status = 127
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    known = os.path.basename(argv[0]) not in _ELSEWHERE  # noqa: PTH119 -- pathlib takes longer to load than this runs
     _note(
         {
             "end": target,
             "wall": round(time.time() - start, 2),
-            "cpu": round(used.ru_utime + used.ru_stime, 2),
-            "peak_kib": used.ru_maxrss,
+            "cpu": round(used.ru_utime + used.ru_stime, 2) if known else None,
+            "peak_kib": used.ru_maxrss if known else None,
             "status": status,
         }
     )

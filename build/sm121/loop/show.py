@@ -91,6 +91,7 @@ def _unit_data(result: Result) -> dict[str, Any]:
         "seconds": result.cost.wall if result.cost else None,
         "cpu_seconds": result.cost.cpu if result.cost else None,
         "peak_bytes": result.cost.peak if result.cost else None,
+        **({"cost_note": result.cost.note} if result.cost and result.cost.note else {}),
         "object": str(result.after.object),
         "before": str(result.before.object) if result.before else None,
         "compared_with": result.against or None,
