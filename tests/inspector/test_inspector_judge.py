@@ -260,6 +260,15 @@ def test_a_function_that_is_never_called_may_be_missing_where_calls_are_looked_u
     assert verdicts(judge_symbols(asked, (), RULES.libraries)) == wanted
 
 
+def test_a_function_that_is_never_called_and_looked_up_early_is_a_matter_of_linking() -> None:
+    early, missing = judge_symbols(
+        needs(PREFILL.format(tile=32, qk=64, vo=64), PREFILL.format(tile=64, qk=64, vo=64)), (), RULES.libraries
+    )
+    assert "when it is loaded" in early.got
+    assert "-z now" in early.advice
+    assert "a source file was left out" in missing.got
+
+
 @pytest.mark.parametrize("needed", ["libtvm_ffi.so", "libc.so.6"])
 def test_classes_of_tvm_ffi_have_a_home(needed: str) -> None:
     asked = needs("_ZTIN3tvm3ffi9ModuleObjE", "_ZTVN3tvm3ffi9ModuleObjE", needed=(needed,))

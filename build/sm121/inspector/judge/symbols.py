@@ -60,6 +60,14 @@ def judge_symbols(needs: Needs, siblings: Collection[str], libraries: Libraries)
         elif owner is None:
             (missing if symbol.startswith("_Z") else strange).append(symbol)
     for symbol in missing[:_MOST]:
+        if known := libraries.never_called(symbol):
+            yield Finding(
+                "symbols.undefined", needs.library, Verdict.FAIL,
+                f"asks for {shown(symbol, 300)} when it is loaded; nothing defines that, as nobody calls it",
+                "functions that are looked up when they are called",
+                "Link without -z now, compile without -fno-plt.", known.source,
+            )  # fmt: skip
+            continue
         yield Finding(
             "symbols.undefined", needs.library, Verdict.FAIL,
             f"asks for {shown(symbol, 300)}, which nothing here defines: a source file was left out of the build",
