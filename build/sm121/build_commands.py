@@ -63,12 +63,13 @@ def add_build_commands(verbs: argparse._SubParsersAction[argparse.ArgumentParser
     build = verbs.add_parser(
         "build", help="build proven wheels of vLLM and FlashInfer's modules",
         description="Plan, fetch, patch, compile, assemble, inspect, publish.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog="examples:\n  sm121 build --line cu130 --dry-run\n  sm121 build --line cu130 --install-missing\n"
+        "  sm121 build --line cu130 --only vllm --ext spinloop --no-finish\n"
         "  sm121 build --line cu130 --cpu x86_64 --ext _moe_C_stable_libtorch\n"
         "  sm121 build --line cu130 --only flashinfer\n"
         "  sm121 build --line cu130 --only flashinfer --modules page --modules 'batch_decode.*head_dim_vo_128.*'\n\n"
-        f"exit status:\n    0  Done\n{exit_codes(_FAILURES)}\n  130  Interrupted; what is finished is kept",
+        f"exit status:\n    0  Done\n{exit_codes(_FAILURES)}\n  130  Interrupted; what is finished is kept\n"
+        "  141  The reader of the output has gone (`| head`)",
     )  # fmt: skip
     what, how, where = add_plan_options(build)
     what.add_argument(

@@ -9,6 +9,7 @@ import io
 import os
 import re
 import sys
+import textwrap
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -45,11 +46,29 @@ _VERBS = (
 """Module, the function in it that adds verbs, and these verbs, in the order of the help."""
 
 
+PIPE_GONE = 141
+"""Exit status, as of any program that SIGPIPE ends: what was judged could not be said, so it is no pass."""
+
+
+class _Help(argparse.RawDescriptionHelpFormatter):
+    """Wraps between words alone: `docker-daemon:NAME` and `--max-model-len` are copied. Texts of lines stay as they are."""
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False, break_long_words=False)
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        if "\n" in text:
+            return super()._fill_text(text, width, indent)
+        return textwrap.fill(
+            " ".join(text.split()), width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False
+        )
+
+
 class _Parser(argparse.ArgumentParser):
     """A parser that names what was probably meant, and where the help is. Its verbs get parsers of the same kind."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
+        super().__init__(*args, **{**options, "formatter_class": _Help})
         self.set_defaults(parser=self)  # of nested ones the innermost is told: its usage and options are meant
 
     def error(self, message: str) -> NoReturn:
@@ -84,13 +103,8 @@ def run(argv: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a name that the terminal cannot show is no fault
-    words = sys.argv[1:] if argv is None else argv
-    arguments, unknown = parser(next(iter(words), "")).parse_known_args(words)
-    if unknown:
-        arguments.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     try:
-        status: int = arguments.run(arguments)
-        sys.stdout.flush()
+        return _run(sys.argv[1:] if argv is None else argv)
     except Sm121Error as error:
         console = Console(stderr=True, highlight=False)
         for problem in error.problems:
@@ -102,21 +116,45 @@ def run(argv: Sequence[str] | None = None) -> int:
         print("interrupted; what is finished is kept, run the same command to go on", file=sys.stderr)
         return 130
     except BrokenPipeError:
-        # The reader of our output has gone (`| head`): nothing is wrong, and nothing more can be said.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        return _pipe_gone()
     except OSError as error:
-        if error.filename:
-            name = os.fsdecode(error.filename) if not isinstance(error.filename, int) else str(error.filename)
-            print(f"error: {name!r}: {error.strerror}.", file=sys.stderr)
-            print("what to do: see that it is there and that this user may use it.", file=sys.stderr)
-            return StorageError.exit_code
-        if error.errno not in {errno.ENOSPC, errno.EIO}:
-            raise
-        print(f"error: the output cannot be written: {error.strerror}.", file=sys.stderr)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return StorageError.exit_code
+        return _unusable(error)
+
+
+def _run(words: Sequence[str]) -> int:
+    try:
+        arguments, unknown = parser(next(iter(words), "")).parse_known_args(words)
+        if unknown:
+            arguments.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+        status: int = arguments.run(arguments)
+    except SystemExit as end:
+        # rich ends the process by itself, with status 1, where a pipe's reader has gone; argparse after its help.
+        if isinstance(end.__context__, BrokenPipeError):
+            return PIPE_GONE
+        sys.stdout.flush()
+        raise
+    sys.stdout.flush()
     return status
+
+
+def _unusable(error: OSError) -> int:
+    """A file, or the output, that cannot be used; any other fault is ours and is raised on."""
+    if error.filename:
+        name = os.fsdecode(error.filename) if not isinstance(error.filename, int) else str(error.filename)
+        print(f"error: {name!r}: {error.strerror}.", file=sys.stderr)
+        print("what to do: see that it is there and that this user may use it.", file=sys.stderr)
+        return StorageError.exit_code
+    if error.errno not in {errno.ENOSPC, errno.EIO}:
+        raise error
+    print(f"error: the output cannot be written: {error.strerror}.", file=sys.stderr)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return StorageError.exit_code
+
+
+def _pipe_gone() -> int:
+    """The reader of our output has gone (`| head`): nothing more can be said, at the end of the process neither."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return PIPE_GONE
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from sm121 import process
 from sm121.device import DamagedError, read_device_code
-from sm121.errors import FinishError, UsageError
+from sm121.errors import ArtifactError, FinishError, UsageError
 from sm121.finish.library import Settings, finish_libraries, finish_library, plan_libraries
 from sm121.finish.model import Layout
 from sm121.finish.units import Deed
@@ -39,7 +39,6 @@ def add_finish_commands(verbs: argparse._SubParsersAction[argparse.ArgumentParse
             "finish", help="compile PTX ahead of time, drop device code that cannot load",
             description="For each translation unit that has no machine code for the target, its PTX is compiled here "
             "instead of on every user's machine; images that cannot load on the target go. Host code stays as it is.",
-            formatter_class=argparse.RawDescriptionHelpFormatter,
             epilog="examples:\n  sm121 finish vllm-0.33.0-cp38-abi3-manylinux_2_28_aarch64.whl --dry-run\n"
             "  sm121 finish _vllm_fa2_C.abi3.so -o out/_vllm_fa2_C.abi3.so --ptxas /usr/local/cuda/bin/ptxas",
         )
@@ -53,7 +52,9 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
         "-o", dest="out", metavar="OUT", type=Path,
         help="folder for the result; for one library also a file (default: finished)",
     )  # fmt: skip
-    verb.add_argument("--target", metavar="CC", type=_capability, default=GB10, help="compute capability (12.1)")
+    verb.add_argument(
+        "--target", metavar="CC", type=_capability, default=GB10, help="compute capability (default: 12.1)"
+    )
     verb.add_argument(
         "--ptxas", metavar="FILE", type=Path, help="which ptxas (default: on PATH, or of CUDA_HOME)"
     )
@@ -84,8 +85,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.jobs is not None and arguments.jobs < 1:
         raise UsageError(f"--jobs should be at least 1, found {arguments.jobs}.")
     artifact: Path = arguments.artifact
-    if not artifact.exists():
-        raise UsageError(f"there is no {artifact}.")
+    _check(artifact)
     settings = Settings(
         target=arguments.target, ptxas=_ptxas(arguments.ptxas), cache=arguments.work.absolute() / "cache" / "ptxas",
         jobs=arguments.jobs, keep_ptx=arguments.keep_ptx, layout=arguments.layout,
@@ -110,6 +110,24 @@ def run(arguments: argparse.Namespace) -> int:
         libraries = {artifact.name: done}
     _report(told, libraries.values(), before, as_json=arguments.json)
     return 0
+
+
+def _check(artifact: Path) -> None:
+    """Say of a wrong path that it is one, before a toolkit is looked for: nothing about it is a fault of finishing."""
+    do = "name a wheel, a library or object (.so .a .o), or a folder that holds some."
+    if not artifact.exists():
+        raise ArtifactError(f"{artifact} does not exist.", do=f"check the path; {do}")
+    if artifact.is_dir() or artifact.suffix == ".whl":
+        return
+    if not artifact.is_file() or not artifact.stat().st_size:
+        raise ArtifactError(f"{artifact} is no file with content.", do=do)
+    with artifact.open("rb") as file:
+        start = file.read(8)
+    if not start.startswith((b"\x7fELF", b"!<arch>\n")):
+        raise ArtifactError(
+            f"{artifact} is neither a wheel nor an ELF file or an archive of them: it begins with {start!r}.",
+            do=do,
+        )
 
 
 def _capability(text: str) -> Capability:

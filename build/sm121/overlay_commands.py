@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
@@ -23,6 +22,7 @@ from sm121.overlay.make import Base, base_of, make_overlay
 from sm121.progress import size
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Mapping
 
     from sm121.overlay.installed import Installed
@@ -45,7 +45,6 @@ def add_overlay_commands(verbs: argparse._SubParsersAction[argparse.ArgumentPars
     top = verbs.add_parser(
         "overlay", help="lay compiled extensions over an installed vLLM, and take them off", epilog=_EPILOG,
         description="Puts a developer's extensions over an installed release of the same version and commit.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     parts = top.add_subparsers(metavar="WHAT", required=True)
     make = parts.add_parser(

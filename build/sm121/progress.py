@@ -13,11 +13,14 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, ProgressColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
+from rich.text import Text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from rich.progress import Task
 
 QUIET_INTERVAL = 30.0
 """Seconds between two lines of a counter when nobody watches a terminal."""
@@ -92,6 +95,23 @@ class Counter:
         return shortened(note, self._room) if self._room >= _LEAST_NOTE else ""
 
 
+class _Amount(ProgressColumn):
+    """How much of how much: bytes as sizes, anything else as counts."""
+
+    def __init__(self, unit: str) -> None:
+        super().__init__()
+        self.unit = unit
+
+    def render(self, task: Task) -> Text:
+        return Text(_amount(task.completed, task.total or 0, self.unit), style="progress.download")
+
+
+def _amount(done: float, total: float, unit: str) -> str:
+    if unit == "B":
+        return f"{size(done):>8} of {size(total)}"
+    return f"{int(done):{len(str(int(total)))}d}/{int(total)}"
+
+
 class Progress:
     """Writes steps and counters to standard error."""
 
@@ -124,9 +144,9 @@ class Progress:
             return
         width = self.console.width
         long = _BAR if width >= _NARROW else _BAR // 2
-        room = width - len(f"  {title} {'':{long}} {total:.0f}/{total:.0f} 0:00:00 ")
+        room = width - len(f"  {title} {'':{long}} {_amount(total, total, unit)} 0:00:00 ")
         bar = Bar(
-            TextColumn("  {task.description}"), BarColumn(long), MofNCompleteColumn(), TimeElapsedColumn(),
+            TextColumn("  {task.description}"), BarColumn(long), _Amount(unit), TimeElapsedColumn(),
             TextColumn("[dim]{task.fields[note]}"), console=self.console, transient=True,
         )  # fmt: skip
         with bar:

@@ -31,3 +31,12 @@ def test_a_long_note_leaves_the_bar_its_place(width: int, note: str) -> None:
     assert "ask the package index ━" in line
     assert "12/71 0:00:00" in line
     assert line.partition("0:00:00")[2].strip() == note
+
+
+def test_bytes_are_sizes_on_a_terminal_too() -> None:
+    text = io.StringIO()
+    console = Console(file=text, force_terminal=True, width=120, color_system=None)
+    with Progress(console).counter("fetch 2 files", 1_445_613_366, "B") as counter:
+        counter.update(79_912_335, NAME)
+    assert "79.9 MB of 1.45 GB 0:00:00 nvidia_cuda" in text.getvalue()
+    assert "79912335" not in text.getvalue()

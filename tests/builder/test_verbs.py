@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 from importlib import import_module
@@ -70,3 +71,35 @@ def test_a_slip_names_what_was_meant_and_where_the_help_is(
     error = capsys.readouterr().err
     assert error.startswith(f"usage: {usage}")
     assert said in error
+
+
+def test_help_breaks_no_word_that_is_copied(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    for words in (["inspect"], ["smoke"], ["kernels"], ["build"]):
+        with pytest.raises(SystemExit):
+            cli.run([*words, "--help"])
+    printed = capsys.readouterr().out
+    assert "docker-daemon:NAME" in printed
+    assert '"--max-model-len 8192"' in printed
+    assert "Compiles exactly the translation units that an edit or a patch reaches, in a\n" in printed
+    assert "\n  sm121 build --line cu130 --only vllm --ext spinloop --no-finish\n" in printed
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize("words", ["lines", "lines --json", "build --dry-run --only vllm", "--help"])
+def test_where_the_outputs_reader_has_gone_nothing_has_passed(words: str) -> None:
+    """The same status whether rich or Python finds the pipe broken; never 0, never a traceback."""
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        [sys.executable, "-m", "sm121", *words.split()],
+        stdout=write,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+        env={"PYTHONPATH": ":".join(sys.path), "PATH": os.environ["PATH"]},
+    )
+    os.close(write)
+    assert (done.returncode, done.stderr) == (cli.PIPE_GONE, "")

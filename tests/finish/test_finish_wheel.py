@@ -14,7 +14,7 @@ from pack.made_wheels import FILENAME, MAIN, MOE, NEW_INFO, PLAIN_SO, RUST, memb
 from sm121 import cli
 from sm121.device import read_device_code
 from sm121.device.mark import read_mark
-from sm121.errors import FinishError, PackError, UsageError
+from sm121.errors import ArtifactError, FinishError, PackError, UsageError
 from sm121.finish_commands import add_arguments, run
 from sm121.pack.finished import finish_wheel, plan_wheel
 from sm121.pack.official import OfficialWheel
@@ -264,8 +264,16 @@ def test_the_verb_finishes_for_another_capability(here: Path, ptxas: RecordedPtx
 def test_a_wrong_use_of_the_verb_is_told(
     here: Path, ptxas: RecordedPtxas, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(UsageError, match="there is no nothing"):
+    with pytest.raises(ArtifactError, match="does not exist"):
         command("nothing.so", "--ptxas", ptxas.path)
+    for name, content, said in (
+        ("README.md", b"# sm121\n", "neither a wheel nor an ELF file"),
+        ("empty.so", b"", "no file with content"),
+    ):
+        (here / name).write_bytes(content)
+        with pytest.raises(ArtifactError, match=said) as wrong:
+            command(name, "--ptxas", ptxas.path)
+        assert "name a wheel, a library" in wrong.value.do
     with pytest.raises(UsageError, match="--jobs should be at least 1"):
         command(FIXTURES / "x86_64.so", "--ptxas", ptxas.path, "--jobs", "0")
     monkeypatch.setattr("sm121.process.find", lambda program: None)

@@ -27,6 +27,7 @@ from sm121.inspector.page import report_html
 from sm121.inspector.promise import Promise
 from sm121.inspector.report import Report, dump_report, load_report, report_json
 from sm121.inspector.text import report_text, summary
+from sm121.inspector.words import span
 from sm121.values import CudaVersion
 
 if TYPE_CHECKING:
@@ -199,6 +200,27 @@ def test_the_summary_counts_what_runs() -> None:
     )
     assert "50.0 MB of PTX" in second
     assert "CUDA 13.0" in second
+
+
+def test_a_build_points_to_the_report_where_inspect_points_to_its_option() -> None:
+    report = everything()
+    assert shown(report).rstrip().endswith("-v shows them.")
+    out = StringIO()
+    report_text(report, Console(file=out, width=100), rest="the report has them")
+    assert out.getvalue().rstrip().endswith("passed or only inform: the report has them.")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        ((0.0, 0.0), "less than 1 s"),
+        ((2.0, 2.04), "2.0 s"),
+        ((2.0, 3.0), "2.0 s to 3.0 s"),
+        ((0.2, 1504.0), "0.2 s to 25 min 04 s"),
+    ],
+)
+def test_a_span_that_is_none_is_not_spelled_as_one(seconds: tuple[float, float], said: str) -> None:
+    assert span(*seconds) == said
 
 
 class _Page(HTMLParser):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from dataclasses import dataclass
 from functools import partial
@@ -27,6 +26,8 @@ from sm121.sources.fetch import require_mirror
 from sm121.workspace import Workspace
 
 if TYPE_CHECKING:
+    import argparse
+
     from sm121.engine.flow import Made
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -39,7 +40,6 @@ def add_image_command(verbs: argparse._SubParsersAction[argparse.ArgumentParser]
     image = verbs.add_parser(
         "image", help="build an inspected image, named by its digest",
         description="Plan, build, inspect, push, name. Nothing that fails its inspection is pushed or named.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog="examples:\n  sm121 image --line cu130 --base docker.io/library/ubuntu@sha256:DIGEST --dry-run\n"
         "  sm121 image --line cu130 --repository registry.example/team/vllm\n"
         "  sm121 image --line cu130 --builder oci --repository registry.example/team/vllm",

@@ -206,7 +206,7 @@ class ImageBuild:
                 report = inspect_artifact(opened_image, options)
                 contents = contents_of(opened_image)
         if not self.progress.quiet:
-            report_text(report, self.progress.console)
+            report_text(report, self.progress.console, rest="the report has them")
         if not report.verdict.publishable:
             self._refuse(report)
         return Inspected(report, contents)

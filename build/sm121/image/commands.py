@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +24,8 @@ from sm121.progress import Progress
 from sm121.progress import size as shown_size
 
 if TYPE_CHECKING:
+    import argparse
+
     from sm121.image.referrers import Place
     from sm121.values import Sha256
 
@@ -45,7 +46,7 @@ def add_exchange_commands(verbs: argparse._SubParsersAction[argparse.ArgumentPar
     copy = verbs.add_parser(
         "copy", help="hand an image on by digest: only missing blobs move",
         description="Copies an image or index by digest, with everything attached to it, between registries, OCI "
-        "layouts and other machines.", formatter_class=argparse.RawDescriptionHelpFormatter,
+        "layouts and other machines.",
         epilog="examples:\n  sm121 copy registry.example/vllm@sha256:... mirror.example/vllm\n"
         "  sm121 copy oci:dist/images/NAME ssh://node1/srv/vllm ssh://node2/srv/vllm",
     )  # fmt: skip

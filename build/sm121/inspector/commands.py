@@ -43,7 +43,7 @@ _CODES = {
 }  # fmt: skip
 
 _EXIT = (
-    f"Exit status: 0 passed, {VerdictWarning.exit_code} warnings with --strict, {VerdictFail.exit_code} failed, "
+    f"Exit status: 0 passed, {VerdictWarning.exit_code} warnings with --strict, {VerdictFail.exit_code} failed,\n"
     f"{VerdictUnknown.exit_code} could not tell, also where nothing was found that could run on a GPU."
 )
 _WHAT = (
@@ -55,7 +55,11 @@ _WHAT = (
 def add_inspect_commands(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add inspect, diff and matrix to the command line."""
     one = verbs.add_parser(
-        "inspect", help="say what of an artifact runs on a compute capability", epilog=_EXIT,
+        "inspect", help="say what of an artifact runs on a compute capability",
+        epilog="examples:\n  sm121 inspect vllm-0.33.0-cp38-abi3-manylinux_2_28_aarch64.whl\n"
+        "  sm121 inspect -v .venv/lib/python3.12/site-packages\n"
+        "  sm121 inspect docker-daemon:vllm/vllm-openai:latest --html report.html\n"
+        f"  sm121 inspect some.so --json --strict\n\n{_EXIT}",
         description="Reads an artifact's bytes and says what of it runs on the target, without CUDA and without a GPU.",
     )  # fmt: skip
     one.add_argument("artifact", metavar="ARTIFACT", help=_WHAT)

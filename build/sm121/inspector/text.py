@@ -12,8 +12,8 @@ from rich.text import Text
 from sm121.findings import Verdict
 from sm121.inspector.coverage import STATES
 from sm121.inspector.judge.ledger import CHECK as LEDGER
-from sm121.inspector.words import joined, plural, shown
-from sm121.progress import duration, size
+from sm121.inspector.words import joined, plural, shown, span
+from sm121.progress import size
 from sm121.tables import print_table
 from sm121.target import LoadsAs
 
@@ -36,8 +36,11 @@ _NOUNS = {Verdict.FAIL: "failure", Verdict.UNKNOWN: "open question", Verdict.WAR
 _FEW_ROWS, _MOST_ROWS = 20, 40
 
 
-def report_text(report: Report, console: Console, verbosity: int = 0) -> None:
-    """Print the report; verbosity 1 adds families and all findings, 2 adds images and steps of delivery."""
+def report_text(report: Report, console: Console, verbosity: int = 0, *, rest: str = "-v shows them") -> None:
+    """Print the report; verbosity 1 adds families and all findings, 2 adds images and steps of delivery.
+
+    `rest` says where the findings are that are not printed: only the verbs that look have `-v`.
+    """
     _verdict(report, console)
     if report.libraries:
         console.print()
@@ -56,9 +59,7 @@ def report_text(report: Report, console: Console, verbosity: int = 0) -> None:
         _findings(findings, console)
     hidden = len(report.findings) - len(findings)
     if hidden:
-        console.print(
-            Text(f"\n{plural(hidden, 'more finding')} passed or only inform: -v shows them.", style="dim")
-        )
+        console.print(Text(f"\n{plural(hidden, 'more finding')} passed or only inform: {rest}.", style="dim"))
 
 
 def summary(report: Report) -> list[str]:
@@ -80,14 +81,13 @@ def summary(report: Report) -> list[str]:
         units = [library for library in report.libraries if library.units]
         lines.append(
             f"{plural(len(units), 'library', 'libraries')} with device code, "
-            f"{plural(len(report.libraries) - len(units), 'one', 'others')} without."
+            f"{len(report.libraries) - len(units)} without."
             + ("" if report.question.kernels else " Kernels were not looked into.")
         )
     if report.jit.units:
-        least, most = (duration(seconds) for seconds in report.jit.seconds)
         needs = f"; needs a driver of CUDA {report.jit.needs_cuda}" if report.jit.needs_cuda else ""
         lines.append(
-            f"The driver must compile {size(report.jit.text)} of PTX: {least} to {most} on one core{needs}."
+            f"The driver must compile {size(report.jit.text)} of PTX: {span(*report.jit.seconds)} on one core{needs}."
         )
     lines += [
         f"{item.subject} {item.got}."

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sm121.artifact import printable
+from sm121.progress import duration
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -13,6 +14,14 @@ if TYPE_CHECKING:
 def plural(count: int, noun: str, many: str = "") -> str:
     """`1 unit`, `3 units`, `2 libraries`."""
     return f"{count} {noun if count == 1 else many or noun + 's'}"
+
+
+def span(least: float, most: float) -> str:
+    """`25 min 04 s to 29 min 51 s`; what nobody waits for is `less than 1 s`."""
+    if most < 1:
+        return "less than 1 s"
+    shown_least, shown_most = duration(least), duration(most)
+    return shown_most if shown_least == shown_most else f"{shown_least} to {shown_most}"
 
 
 def joined(items: Sequence[str], last: str = "and") -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
@@ -30,6 +29,7 @@ from sm121.sources.series import load_patches
 from sm121.target import LoadsAs
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Callable, Mapping
     from contextlib import AbstractContextManager
 
@@ -66,7 +66,6 @@ def add_bisect_commands(verbs: argparse._SubParsersAction[argparse.ArgumentParse
     top = verbs.add_parser(
         "bisect", help="find what changed or lost a kernel's machine code", epilog=_EPILOG,
         description="Searches an ordered row for the first whose kernels are not those of the first of all.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     own = top.add_subparsers(metavar="ROW", required=True)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import time
@@ -32,6 +31,8 @@ from sm121.values import ArchSpec
 from sm121.workspace import Workspace
 
 if TYPE_CHECKING:
+    import argparse
+
     from sm121.loop.session import Chosen, Pass
 
 POLL = 0.4
@@ -80,7 +81,7 @@ def add_kernel_commands(verbs: argparse._SubParsersAction[argparse.ArgumentParse
     verb = verbs.add_parser(
         "kernels", help="compile what an edit reaches and compare its machine code", epilog=_EPILOG,
         description="Compiles exactly the translation units that an edit or a patch reaches, in a folder that is kept, and "
-        "shows what became of each kernel.", formatter_class=argparse.RawDescriptionHelpFormatter,
+        "shows what became of each kernel.",
     )  # fmt: skip
     units = verb.add_argument_group("which units")
     units.add_argument(

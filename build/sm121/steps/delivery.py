@@ -99,7 +99,7 @@ def inspect(run: Run, into: Path) -> None:
     )  # fmt: skip
     report = inspect_artifact(open_artifact(wheel), options)
     shutil.rmtree(tools)
-    report_text(report, run.progress.console)
+    report_text(report, run.progress.console, rest="the report has them")
     folder = into if report.verdict.publishable else run.work.logs / described["filename"]
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "report.json").write_text(dump_report(report))

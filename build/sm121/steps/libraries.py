@@ -19,6 +19,7 @@ from sm121.compile.loading import unresolved
 from sm121.compile.ninja import object_name
 from sm121.errors import CompileError
 from sm121.inspector.policy import policy
+from sm121.inspector.words import plural
 from sm121.plan.cache import CacheProgram
 from sm121.plan.components import HEAVY, costs
 from sm121.plan.steps import COMPILERS
@@ -162,7 +163,9 @@ def require_loading(
     )  # fmt: skip
     if faults:
         raise CompileError(faults, do="the build is incomplete; look for skipped kernels in the configure log.")
-    run.progress.say(f"  the dynamic loader for {target} resolves {len(libraries)} libraries")
+    run.progress.say(
+        f"  the dynamic loader for {target} resolves {plural(len(libraries), 'library', 'libraries')}"
+    )
 
 
 def _write_helpers(tree: Path) -> None:

@@ -118,9 +118,15 @@ def add_smoke_arguments(one: argparse.ArgumentParser, positive: Any) -> None:
         "--requests", type=int, default=400, metavar="N", help="of the soak (default: 400; 0: none)"
     )
     asked.add_argument("--width", type=int, default=8, metavar="N", help="requests at a time (default: 8)")
-    asked.add_argument("--soak-seconds", type=positive, default=1800.0, metavar="S", help="the soak's end (1800)")
-    asked.add_argument("--deadline", type=positive, default=120.0, metavar="S", help="of one request (120)")
-    asked.add_argument("--warm-up", type=positive, default=600.0, metavar="S", help="of the first request (600)")
+    asked.add_argument(
+        "--soak-seconds", type=positive, default=1800.0, metavar="S", help="the soak's end (default: 1800)"
+    )
+    asked.add_argument(
+        "--deadline", type=positive, default=120.0, metavar="S", help="of one request (default: 120)"
+    )
+    asked.add_argument(
+        "--warm-up", type=positive, default=600.0, metavar="S", help="of the first request (default: 600)"
+    )
     asked.add_argument(
         "--api-key-from", default="", metavar="VARIABLE", help="the variable that holds the server's key"
     )

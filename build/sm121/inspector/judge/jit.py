@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sm121.findings import Finding, Verdict
-from sm121.inspector.words import joined, plural
-from sm121.progress import duration, size
+from sm121.inspector.words import joined, plural, span
+from sm121.progress import size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from sm121.inspector.rules import Drivers
     from sm121.values import CudaVersion
 
+_EAGER = (
+    "Compile it ahead of time with `sm121 finish`, or give CUDA_CACHE_PATH a place that lasts, of several GB."
+)
 _REFUSAL = "https://docs.nvidia.com/cuda/parallel-thread-execution/"
 
 
@@ -67,13 +70,12 @@ def judge_jit(
         )  # fmt: skip
     heavy = cost.text > drivers.warn_mb * 1e6
     where = joined([f"{path} ({size(count)})" for path, count in cost.libraries])
-    least, most = (duration(seconds) for seconds in cost.seconds)
     yield Finding(
         "jit.cost", "PTX", Verdict.WARN if heavy else Verdict.INFO,
         f"{size(cost.text)} of PTX in {plural(cost.units, 'unit')} must be compiled by the driver (JIT) when "
-        f"first used: {where}; {least} to {most} on one core of a server of 2026, then kept in its cache",
+        f"first used: {where}; {span(*cost.seconds)} on one core of a server of 2026, then kept in its cache",
         "machine code for every unit" if heavy else "",
-        "Compile it ahead of time, or give CUDA_CACHE_PATH a place that lasts, of several GB." if heavy else "",
+        _EAGER if heavy else "",
     )  # fmt: skip
     if cost.needs is None:
         return
