@@ -281,6 +281,9 @@ def test_a_log_that_goes_on_for_ever_is_cut(
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=Endless()))
     assert run("bootlog", "-") == 32
     assert "reading stopped at line 5042" in " ".join(capsys.readouterr().out.split())
+    monkeypatch.setattr("sm121.audit.log_lines._MOST_LINES", 1000)
+    assert run("bootlog", "-") == 32
+    assert "more than the 1,000 lines" in " ".join(capsys.readouterr().out.split())
 
 
 def test_what_stands_behind_the_head_of_a_long_line_is_passed_over(

@@ -58,7 +58,7 @@ def add_audit_commands(verbs: argparse._SubParsersAction[argparse.ArgumentParser
     one = verbs.add_parser(
         "bootlog", help="read a server's log: choices, numbers, known faults", epilog=_EXIT,
         description="Reads a log file, or a stream with `-` (docker logs -f NAME 2>&1 | sm121 bootlog -). "
-        "At most 256 MiB are read; what is longer is unknown, not passed.",
+        "At most 256 MiB and 2 million lines are read; what is longer is unknown, not passed.",
     )  # fmt: skip
     one.add_argument("log", metavar="FILE", help="the log, or - for standard input")
     _explaining(one, needed=False)

@@ -16,6 +16,8 @@ _LONGEST = 8 << 20
 """Bytes of a line: one that is longer has no end."""
 _MOST = 256 << 20
 """Bytes of a log: a server writes less in weeks, and reading this much takes half a minute."""
+_MOST_LINES = 2_000_000
+"""What so many bytes are in lines of a server; shorter ones take as long each."""
 
 
 @dataclass
@@ -39,6 +41,9 @@ class LogLines:
             total += length
             if length > _LONGEST:
                 self.cut = f"its line {count} is longer than {_LONGEST >> 20} MiB, reading stopped there"
+                return
+            if count >= _MOST_LINES:
+                self.cut = f"it has more than the {_MOST_LINES:,} lines that are read"
                 return
             if total > _MOST:
                 self.cut = (
