@@ -143,7 +143,8 @@ def test_modules_by_name_and_by_expression() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["pages"], "matches no module"),
+        (["pages"], r"matches no module of FlashInfer [\d.post]+ for 12.1a, did you mean page\?\n"),
+        (["qqqq"], r"matches no module of FlashInfer [\d.post]+ for 12.1a\.\n"),
         (["batch_(decode"], "no regular expression"),
         (["dcp_lse_reduce"], "one build of torch"),
         (["serving", "page"], "beside other modules"),

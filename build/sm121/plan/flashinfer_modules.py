@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from sm121.errors import UsageError
 from sm121.expressions import typed
+from sm121.pins.reading import closest
 from sm121.plan.patterns import expand
 from sm121.values import ArchSpec
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 DEFAULT_SET = "serving"
+_NAME = 200
+"""Characters of a word that matches nothing which are compared with the names: none is longer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +155,10 @@ def select(version: str, arch: ArchSpec, wanted: Sequence[str]) -> Selection:
         if tied and len(tied) == len(matching):
             problems.append(f"{tied[0]} is not compiled ahead of time: {modules[tied[0]].left_out}.")
         elif not matching:
-            problems.append(f"{word!r} is no set, and matches no module of FlashInfer {version} for {arch}.")
+            problems.append(
+                f"{word!r} is no set, and matches no module of FlashInfer {version} for {arch}"
+                f"{closest(word[:_NAME], [*named, *modules]) or '.'}"
+            )
         chosen.update((name, f"asked for by {word}") for name in matching if name not in tied)
     if problems:
         raise UsageError(
