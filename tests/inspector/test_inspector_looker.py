@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import zstandard
 from made_facts import fixture
 
-from sm121.device import read_device_code
+from sm121.device import read_cubin, read_device_code
 from sm121.inspector import looker
 from sm121.inspector.looker import Looker
 from sm121.target import GB10
@@ -51,7 +51,13 @@ def test_what_is_packed_as_compilers_pack_it_is_read_beyond_the_free_bytes(
 
 
 def test_names_of_a_file_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(looker, "LARGEST_NAMES", 0)
+    kernels = len("".join(kernel.name for kernel in read_cubin(fixture("k_120f.cubin")).kernels))
+    monkeypatch.setattr(looker, "LARGEST_NAMES", kernels)
     first, second = _damages(FREE, FREE)
     assert first == ""
-    assert "the kernels' names in the images before it came to more than 0 characters" in second
+    assert f"the names of its kernels come to more than {kernels} characters" in second
+    monkeypatch.setattr(looker, "LARGEST_NAMES", 1 << 30)
+    monkeypatch.setattr(looker, "FREE_NAMES", 0)
+    assert _damages(FREE, FREE) == ["", ""]
+    monkeypatch.setattr(looker, "LARGEST_RATIO", 0)
+    assert "the names of its kernels" in _damages(FREE)[0]

@@ -25,8 +25,8 @@ FREE_SUM, LARGEST_RATIO = 1 << 30, 200
 
 Whole libraries come to 13 to 42 times, single images to 70 (vLLM 0.33.0).
 """
-LARGEST_NAMES = 1 << 30
-"""Characters in the names of a file's kernels, those of each image counted."""
+LARGEST_NAMES, FREE_NAMES = 1 << 30, 1 << 26
+"""Characters in the names of a file's kernels, those of each image counted: at most, and what is free of the ratio."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,27 +68,30 @@ class Looker:
         if self.spent > most:
             read.damage = f"with the images before it, {self.stored} bytes claim to be more than {most}"
             return read
-        if self.named > LARGEST_NAMES:
-            read.damage = (
-                f"the kernels' names in the images before it came to more than {LARGEST_NAMES} characters"
-            )
-            return read
         try:
             data = payload(buffer, image)
             if image.kind == "ptx":
-                read.kernels = dict.fromkeys(ptx_kernels(data), 0)
-                self.named += sum(map(len, read.kernels))
+                self._keep(read, dict.fromkeys(ptx_kernels(data), 0))
                 return read
             cubin = read_cubin(data, bodies=chosen)
-            read.kernels = {kernel.name: kernel.size for kernel in cubin.kernels}
-            self.named += sum(map(len, read.kernels))
             read.toolkit = cubin.toolkit
             read.damage = " ".join(cubin.damage)
-            if chosen:
+            self._keep(read, {kernel.name: kernel.size for kernel in cubin.kernels})
+            if chosen and read.kernels is not None:
                 read.details = {kernel.name: kernel for kernel in cubin.kernels}
         except DamagedError as error:
             read.damage = " ".join(error.problems)
         return read
+
+    def _keep(self, read: _Read, kernels: dict[str, int]) -> None:
+        """Keep the kernels of an image if their names are not out of proportion: names may overlap in their table."""
+        self.named += sum(map(len, kernels))
+        most = min(LARGEST_NAMES, FREE_NAMES + LARGEST_RATIO * self.stored)
+        if self.named <= most:
+            read.kernels = kernels
+        else:
+            said = f"with the images before it, the names of its kernels come to more than {most} characters"
+            read.damage = f"{read.damage} {said}".strip()
 
 
 @dataclass(slots=True)
