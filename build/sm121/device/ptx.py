@@ -16,7 +16,7 @@ def ptx_kernels(text: bytes) -> tuple[str, ...]:
     """The names of the entry functions, in order of appearance. DamagedError if there are too many to be true."""
     names: dict[str, None] = {}
     seen = 0
-    # On real text a pattern is as fast as a plain search (both wait for memory); on text made to be slow the search keeps its pace.
+    # A pattern is as fast on real text (both wait for memory); on text made to be slow a plain search keeps its pace.
     at = text.find(_WORD)
     while at >= 0:
         if (seen := seen + 1) > _MOST_KERNELS:
