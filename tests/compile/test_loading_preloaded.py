@@ -19,7 +19,7 @@ CPU = platform.machine()
 def library(folder: Path, name: str, source: str, *flags: str) -> Path:
     folder.mkdir(exist_ok=True)
     made = folder / f"{name}.so"
-    command = ["gcc", "-shared", "-fPIC", *flags, "-x", "c", "-", "-o", made]
+    command = ["gcc", "-shared", "-fPIC", *flags, "-x", "c", "-", "-o", str(made)]
     subprocess.run(command, input=source, text=True, check=True)
     return made
 

@@ -106,7 +106,7 @@ def test_functions_that_are_looked_up_when_they_are_called(
         "void called(void); void both(void); void (*pointer)(void) = both; void f(void) { called(); both(); }"
     )
     made = tmp_path / "made.so"
-    command = ["gcc", "-shared", "-fPIC", "-Wl,-z,lazy", flag, "-x", "c", "-", "-o", made]
+    command = ["gcc", "-shared", "-fPIC", "-Wl,-z,lazy", flag, "-x", "c", "-", "-o", str(made)]
     subprocess.run(command, input=source, text=True, check=True)
     host = read_host(made.read_bytes() if sections else without_sections(made.read_bytes()))
     assert host.undefined == {"called", "both"}

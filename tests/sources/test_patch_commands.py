@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from sm121 import pins
 from sm121.errors import PatchError, UsageError
 from sm121.sources import patch_commands
 from sm121.sources.patch_commands import Request, add_patch_commands
@@ -285,7 +286,7 @@ def test_looking_leaves_nothing_where_somebody_stands(
 ) -> None:
     root = tmp_path / "repository"
     monkeypatch.setattr(patch_commands, "ROOT", root)
-    monkeypatch.setattr(patch_commands.pins, "load", lambda _: SimpleNamespace(releases=[]))
+    monkeypatch.setattr(pins, "load", lambda _: SimpleNamespace(releases=[]))
     here = tmp_path / "here"
     here.mkdir()
     monkeypatch.chdir(here)
