@@ -100,5 +100,13 @@ def heavy_share(objects: Iterable[tuple[float, int]]) -> float:
     return sum(seconds for seconds, heavy in times if heavy) / total if total else 1.0
 
 
+def peak_memory(peaks: Iterable[int], jobs: int, heavy_jobs: int) -> int:
+    """The most bytes that compilers take at one time: the heaviest objects that may run together, heavy ones limited."""
+    ordered = sorted(peaks, reverse=True)
+    heavy = [peak for peak in ordered if peak > HEAVY][:heavy_jobs]
+    light = [peak for peak in ordered if peak <= HEAVY][: max(0, jobs - len(heavy))]
+    return sum(heavy) + sum(light)
+
+
 def _load(name: str) -> dict[str, Any]:
     return tomllib.loads(resources.files(__package__).joinpath(name).read_text(encoding="utf-8"))

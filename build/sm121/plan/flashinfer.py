@@ -9,7 +9,7 @@ from sm121.arch_lists import judge_arch_list
 from sm121.errors import PlanError
 from sm121.findings import Finding, Verdict
 from sm121.plan.brought import brought, toolchain_of
-from sm121.plan.components import HEAVY, heavy_share
+from sm121.plan.components import HEAVY, heavy_share, peak_memory
 from sm121.plan.disk import room
 from sm121.plan.flashinfer_modules import (
     all_modules,
@@ -27,7 +27,7 @@ from sm121.resources import HEAVIEST, LIGHT, compile_jobs
 from sm121.target import GB10
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from sm121.pins import Line, Pins, Release
     from sm121.plan.flashinfer_modules import Module, Selection
@@ -101,7 +101,7 @@ def plan_flashinfer(request: Request, pins: Pins, host: Host, patches: tuple[tup
         heavy_jobs=jobs.heavy,
         disk=needed.total,
         result=needed.result,
-        memory=_memory(peaks, jobs.total, jobs.heavy),
+        memory=peak_memory(peaks, jobs.total, jobs.heavy),
         seconds=max(sum(seconds) / jobs.total, max(seconds, default=0.0)),
         cache=request.cache,
         part=choice.part,
@@ -112,13 +112,6 @@ def plan_flashinfer(request: Request, pins: Pins, host: Host, patches: tuple[tup
         sets=tuple(_sets(version, arch)),
         chosen=selection.name,
     )
-
-
-def _memory(peaks: Sequence[int], jobs: int, heavy_jobs: int) -> int:
-    """The most that compilers take at one time; `peaks` ascend."""
-    heavy = [peak for peak in peaks[::-1] if peak > HEAVY][:heavy_jobs]
-    light = [peak for peak in peaks[::-1] if peak <= HEAVY][: jobs - len(heavy)]
-    return sum(heavy) + sum(light)
 
 
 def _request_problems(request: Request, line: Line, release: Release, host: Host) -> list[str]:

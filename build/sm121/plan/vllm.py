@@ -11,7 +11,7 @@ from sm121.errors import PlanError
 from sm121.findings import Finding, Verdict
 from sm121.pins.reading import closest
 from sm121.plan.brought import brought, has_torch, judge_torch, toolchain_of
-from sm121.plan.components import HEAVY, components, costs, heavy_share, known_versions
+from sm121.plan.components import components, costs, heavy_share, known_versions, peak_memory
 from sm121.plan.disk import room
 from sm121.plan.model import Download, Extension, Plan, Tree, after_finishing
 from sm121.plan.steps import COMPILERS, cache_findings, cache_problems, cuda_downloads
@@ -270,6 +270,4 @@ def _memory(peaks: Mapping[str, int], jobs: int, heavy_jobs: int, *, measured: b
         return heavy_jobs * HEAVIEST + (jobs - heavy_jobs) * LIGHT
     if not peaks:
         return jobs * LIGHT  # host code: not measured, and light
-    heavy = sorted((peak for peak in peaks.values() if peak > HEAVY), reverse=True)[:heavy_jobs]
-    light = sorted((peak for peak in peaks.values() if peak <= HEAVY), reverse=True)[: max(0, jobs - len(heavy))]
-    return sum(heavy) + sum(light)
+    return peak_memory(peaks.values(), jobs, heavy_jobs)
