@@ -30,7 +30,7 @@ from urllib3.exceptions import HTTPError
 from urllib3.util.retry import Retry
 
 from sm121.errors import DigestError, FetchError
-from sm121.values import Sha256
+from sm121.values import Sha256, whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -315,8 +315,9 @@ def remote(opened: requests.Session, file: IndexFile) -> Iterator[IO[bytes]]:
     with opened.get(file.url, headers={"Range": "bytes=0-0"}, timeout=TIMEOUT, stream=True) as probe:
         probe.raise_for_status()
         length = probe.headers.get("Content-Range", "").rpartition("/")[2]
-        if probe.status_code == requests.codes.partial and re.fullmatch(r"[0-9]{1,18}", length):
-            with io.BufferedReader(_Ranges(opened, file.url, int(length)), _BLOCK) as handle:
+        size = whole_number(length) if probe.status_code == requests.codes.partial else None
+        if size is not None:
+            with io.BufferedReader(_Ranges(opened, file.url, size), _BLOCK) as handle:
                 yield handle
             return
         with tempfile.TemporaryFile() as whole:

@@ -14,6 +14,16 @@ if TYPE_CHECKING:
 CHUNK = 1 << 20
 
 
+def whole_number(text: str, most: int = 10**18 - 1) -> int | None:
+    """The number that plain digits write, None if `text` is anything else or more than `most`.
+
+    More digits than `most` has are never converted: there is no bound to what others send.
+    """
+    if not (text.isascii() and text.isdigit()) or len(text) > len(str(most)) or int(text) > most:
+        return None
+    return int(text)
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Sha256:
     """A sha256 digest, 64 lower-case hexadecimal digits."""

@@ -22,6 +22,7 @@ from sm121.artifact.credentials import Credential, find_credential
 from sm121.artifact.member import CHUNK, LIMITS, printable
 from sm121.artifact.reference import DOCKER_HUB
 from sm121.errors import ImageError
+from sm121.values import whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -142,7 +143,8 @@ class Registry:
                 if last:
                     raise self.broken(sent.path, error) from error
             else:
-                asked = header_number(answer, "Retry-After", _LONGEST_WAIT) if answer.status_code == 429 else None
+                after = answer.headers.get("Retry-After", "")
+                asked = whole_number(after, _LONGEST_WAIT) if answer.status_code == 429 else None
                 if last or (answer.status_code < 500 and asked is None):
                     return answer
                 wait = max(wait, asked or 0)
@@ -275,15 +277,6 @@ class Registry:
             f"{self.reference.registry} does not answer ({printable(path)}): {_reason(error)}.",
             do="check the name of the registry, the network, and proxy settings.",
         )
-
-
-def header_number(answer: requests.Response, name: str, most: int) -> int | None:
-    """A whole number of a header, None if there is none up to `most`."""
-    text = answer.headers.get(name, "")
-    # More digits than `most` has are never converted: there is no bound to what a header holds.
-    if not (text.isascii() and text.isdigit()) or len(text) > len(str(most)) or int(text) > most:
-        return None
-    return int(text)
 
 
 def is_loopback(netloc: str) -> bool:

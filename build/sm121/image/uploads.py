@@ -5,13 +5,13 @@ https://github.com/opencontainers/distribution-spec/blob/main/spec.md#push.
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlencode, urlsplit
 
 from sm121.artifact.member import CHUNK, printable
 from sm121.artifact.registry import TRIES
 from sm121.errors import DigestError, ImageError
+from sm121.values import whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -98,7 +98,7 @@ class Uploads:
                 raise _Lost(position, error)
             _, dash, last = answer.headers.get("Range", "").removeprefix("bytes=").partition("-")
             # "0-0" says one byte, or none: registries differ, and the digest at the end decides.
-            there = int(last) + 1 if dash and re.fullmatch(r"[0-9]{1,18}", last) and int(last) else 0
+            there = number + 1 if dash and (number := whole_number(last)) else 0
             return there, self._location(answer, location)
 
     def _ended(self, location: str, digest: Sha256) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +16,7 @@ from sm121.image.publish import make_image, push_image
 from sm121.image.remote import Repository
 from sm121.image.store import BlobStore
 from sm121.progress import size as shown_size
+from sm121.values import whole_number
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -58,9 +58,12 @@ def run(order: Order, progress: Progress, *, as_json: bool) -> int:
 def source_date_epoch() -> int:
     """SOURCE_DATE_EPOCH (https://reproducible-builds.org/specs/source-date-epoch/), or 1980."""
     text = os.environ.get("SOURCE_DATE_EPOCH", "")
-    if text and not (re.fullmatch(r"[0-9]{1,10}", text) and int(text) < 1 << 33):
+    if not text:
+        return DEFAULT_EPOCH
+    seconds = whole_number(text, (1 << 33) - 1)
+    if seconds is None:
         raise UsageError(f"SOURCE_DATE_EPOCH is {text!r}; seconds since 1970 were expected.")
-    return int(text) if text else DEFAULT_EPOCH
+    return seconds
 
 
 def _result(

@@ -15,7 +15,7 @@ from sm121.errors import FetchError
 from sm121.progress import size as shown_size
 from sm121.sources.disk import writing
 from sm121.sources.store import mismatch
-from sm121.values import CHUNK
+from sm121.values import CHUNK, whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -152,7 +152,7 @@ class Download:
             )
         if status == requests.codes.ok:
             length = answer.headers.get("Content-Length", "")
-            self._require_total(int(length) if re.fullmatch(r"[0-9]{1,18}", length) else None)
+            self._require_total(whole_number(length))
             return have == 0
         match = re.fullmatch(
             r"bytes ([0-9]{1,18})-[0-9]+/([0-9]{1,18}|\*)", answer.headers.get("Content-Range", "")
