@@ -8,10 +8,26 @@ from dataclasses import dataclass
 from functools import total_ordering
 from typing import TYPE_CHECKING, Self
 
+from packaging.version import Version
+
 if TYPE_CHECKING:
     from pathlib import Path
 
 CHUNK = 1 << 20
+
+
+def parsed_version(text: str) -> Version | None:
+    """A version by PEP 440, None for anything else: for more digits than a number may have too."""
+    try:
+        return Version(text)
+    except ValueError:  # InvalidVersion is one
+        return None
+
+
+def public_version(text: str) -> str:
+    """A version without its local part; what is no version stays as it is."""
+    version = parsed_version(text)
+    return version.public if version else text
 
 
 def whole_number(text: str, most: int = 10**18 - 1) -> int | None:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from packaging.utils import canonicalize_name
-from packaging.version import Version
 from rich.table import Table
 
 from sm121.artifact.imagedocs import LINUX_ARM64, Platform
@@ -17,10 +16,11 @@ from sm121.image.daemonless import judge_request
 from sm121.image.frame import FOLDER, UID
 from sm121.image.labels import stamp_labels
 from sm121.image.names import output_name
+from sm121.inspector.judge.tools import modules_are_split
 from sm121.pins.model import Cpu
 from sm121.progress import size
 from sm121.target import GB10
-from sm121.values import CudaVersion, Sha256
+from sm121.values import CudaVersion, Sha256, public_version
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -256,7 +256,7 @@ def _modules(
     flashinfer = locked.get("flashinfer-python", "")
     built = {project_of(wheel.filename): wheel.manifest.subject.version for wheel in wheels}
     caches = {name: version for name, version in {**locked, **built}.items() if name.startswith(_MODULES)}
-    fitting = {name for name, version in caches.items() if _public(version) == _public(flashinfer)}
+    fitting = {name for name, version in caches.items() if public_version(version) == public_version(flashinfer)}
     if request.flashinfer not in {"", "prebuilt", "nvcc"}:
         return "prebuilt", [
             f"there is no way {request.flashinfer!r} for FlashInfer; there are prebuilt and nvcc."
@@ -267,7 +267,7 @@ def _modules(
         f"{name} {caches[name]} does not belong to flashinfer-python {flashinfer}."
         for name in sorted(caches.keys() - fitting)
     ]
-    if fitting and _split(flashinfer) and (_MODULES not in fitting or fitting == {_MODULES}):
+    if fitting and modules_are_split(flashinfer) and (_MODULES not in fitting or fitting == {_MODULES}):
         missing = (
             f"the small wheel {_MODULES} that finds" if _MODULES not in fitting else f"a wheel {_MODULES}-* with"
         )
@@ -278,14 +278,6 @@ def _modules(
             "given. Build one with `sm121 build --only flashinfer`, or accept that with --flashinfer nvcc."
         )
     return "prebuilt", faults
-
-
-def _split(flashinfer: str) -> bool:
-    """Whether modules lie in a wheel for each target and a small one finds them: from 0.7 on."""
-    try:
-        return Version(flashinfer) >= Version("0.7")
-    except ValueError:
-        return False
 
 
 def _nvcc_faults(locked: Mapping[str, str], lock: str) -> list[str]:
@@ -309,13 +301,6 @@ def _labels(wheels: Sequence[BuiltWheel], base: tuple[str, Sha256], runtime: Run
         if name in locked
     }
     return dict(sorted({**made, **others}.items()))
-
-
-def _public(text: str) -> str:
-    try:
-        return Version(text).public
-    except ValueError:
-        return text
 
 
 def plan_json(plan: ImagePlan) -> dict[str, Any]:

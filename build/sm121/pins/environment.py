@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING, Self
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
-from packaging.version import Version
 
 from sm121.errors import UsageError
 from sm121.findings import Finding, Verdict
 from sm121.pins.knowledge import known
 from sm121.pins.model import Cpu
-from sm121.values import CudaVersion
+from sm121.values import CudaVersion, parsed_version
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+
+    from packaging.version import Version
 
 _SHOWN = 10
 
@@ -69,19 +70,11 @@ class Environment:
 
     def version(self, name: str) -> Version | None:
         """The installed version; None if absent or no version."""
-        return parsed(self.installed.get(name, ""))
+        return parsed_version(self.installed.get(name, ""))
 
     def shown(self, name: str) -> str:
         """`torch 2.14.0+cu130`."""
         return f"{name} {self.installed[name]}"
-
-
-def parsed(text: str) -> Version | None:
-    """A PEP 440 version, None for anything else."""
-    try:
-        return Version(text)
-    except ValueError:
-        return None
 
 
 def cuda_of(version: Version) -> CudaVersion | None:

@@ -11,9 +11,9 @@ from packaging.version import Version
 
 from sm121.errors import UsageError
 from sm121.pins.audit import demands
-from sm121.pins.environment import parsed
 from sm121.pins.knowledge import known, toolkit_releases
 from sm121.pins.reading import closest
+from sm121.values import parsed_version
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -62,12 +62,15 @@ def explain(
     if not (places or demanded or told):
         names = {place.files[0].name for place in _places(line, release) if place.files}
         raise UsageError(f"nothing is pinned or known about {name!r}{closest(wanted, names) or '.'}")
-    version = parsed(places[0].version) if places else None
+    version = parsed_version(places[0].version) if places else None
     since = min(
-        (file.uploaded for file in listing if file.uploaded and parsed(file.version) == version), default=""
+        (file.uploaded for file in listing if file.uploaded and parsed_version(file.version) == version),
+        default="",
     )
     released = [
-        number for file in listing if (number := parsed(file.version)) and not _early(number) and not file.yanked
+        number
+        for file in listing
+        if (number := parsed_version(file.version)) and not _early(number) and not file.yanked
     ]
     return Explanation(
         wanted, tuple(places), tuple(demanded), tuple(told), since, str(max(released)) if released else ""

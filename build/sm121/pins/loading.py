@@ -27,7 +27,7 @@ from sm121.pins.model import (
     Toolkit,
 )  # fmt: skip
 from sm121.pins.reading import Table, closest
-from sm121.values import ArchSpec, CudaVersion, GitCommit, Sha256
+from sm121.values import ArchSpec, CudaVersion, GitCommit, Sha256, parsed_version
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -111,7 +111,7 @@ def read_package(name: str, table: Table, version: str = "") -> Package:
     if canonicalize_name(name) != name:
         table.fault(f"the name {name!r} is written {canonicalize_name(name)!r}")
     version = version or table.text("version")
-    if version and _version(version) is None:
+    if version and parsed_version(version) is None:
         table.fault(f"{version!r} is not a PEP 440 version")
     read = table.text("read")
     if read and not re.search(r"\d{4}-\d{2}-\d{2}$", read):
@@ -163,20 +163,13 @@ def _misnamed(filename: str, name: str, version: str, key: str) -> str:
         return f"is not the name of a {'source distribution' if key == 'sdist' else 'wheel'}: {error}"
     if found != canonicalize_name(name):
         return f"belongs to {found}, not to {name}"
-    if version and number != _version(version):
+    if version and number != parsed_version(version):
         return f"is version {number}, the pin says {version}"
     if key == "any" and platforms != {"any"}:
         return "serves some platforms only, so it belongs under its CPU"
     if key in set(Cpu) and not any(platform.endswith(f"_{key}") for platform in platforms):
         return f"does not serve {key}"
     return ""
-
-
-def _version(text: str) -> Version | None:
-    try:
-        return Version(text)
-    except ValueError:  # InvalidVersion, or more digits than a number may have
-        return None
 
 
 def _toolkit(release: str, table: Table) -> Toolkit:
@@ -191,7 +184,7 @@ def _toolkit(release: str, table: Table) -> Toolkit:
         wanted = known.get(part.name)
         if wanted is None:
             table.table("part").problem(part.name, f"is no part of toolkit {release}{closest(part.name, known)}")
-        elif _version(part.version) and not wanted.contains(part.version, prereleases=True):
+        elif parsed_version(part.version) and not wanted.contains(part.version, prereleases=True):
             table.table("part").problem(
                 part.name, f"= {part.version} is of another release: {release} has {wanted}"
             )

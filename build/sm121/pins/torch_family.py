@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sm121.findings import Finding, Verdict
-from sm121.pins.environment import cuda_of, parsed
+from sm121.pins.environment import cuda_of
 from sm121.pins.knowledge import known
-from sm121.values import CudaVersion
+from sm121.values import CudaVersion, parsed_version
 
 if TYPE_CHECKING:
     from packaging.version import Version
@@ -160,7 +160,12 @@ def _pairs(environment: Environment) -> list[Finding]:
         if torch is None or version is None:
             continue
         wanted = next(
-            (torch_ for own, torch_ in pair.torch.items() if parsed(own) == parsed(version.public)), None
+            (
+                torch_
+                for own, torch_ in pair.torch.items()
+                if parsed_version(own) == parsed_version(version.public)
+            ),
+            None,
         )
         subject = environment.shown(pair.package)
         if wanted is None:

@@ -20,7 +20,6 @@ from sm121.findings import Verdict
 from sm121.pins.audit import check
 from sm121.pins.choose import best_wheel, sdist
 from sm121.pins.edit import today
-from sm121.pins.environment import parsed
 from sm121.pins.facts import (
     CUDA_TXT,
     floating_limits,
@@ -35,6 +34,7 @@ from sm121.pins.model import Cpu
 from sm121.pins.reading import closest
 from sm121.pins.resolve import resolve
 from sm121.pins.upstream import fetched, is_build_file
+from sm121.values import parsed_version
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -104,7 +104,7 @@ def newest_release(listing: Sequence[IndexFile]) -> str:
         number
         for file in listing
         if not file.yanked
-        and (number := parsed(file.version))
+        and (number := parsed_version(file.version))
         and not (number.is_prerelease or number.is_devrelease)
     ]
     if not numbers:
@@ -144,7 +144,7 @@ def _known_version(listing: Sequence[IndexFile], version: str) -> IndexFile:
     try:
         return sdist(listing, version)
     except FetchError as error:
-        numbers = sorted({file.version for file in listing if parsed(file.version)}, key=Version)
+        numbers = sorted({file.version for file in listing if parsed_version(file.version)}, key=Version)
         raise FetchError(
             f"the index has no source distribution of vLLM {version}{closest(version, reversed(numbers)) or '.'}",
             do=f"the newest are {', '.join(numbers[-5:])}.",
@@ -267,7 +267,7 @@ def toolkit_table() -> str:
     wheels = [
         file
         for file in index.project_files("cuda-toolkit")
-        if file.filename.endswith(".whl") and (number := parsed(file.version))
+        if file.filename.endswith(".whl") and (number := parsed_version(file.version))
         and number >= _OLDEST_TOOLKIT and not number.is_prerelease
     ]  # fmt: skip
     blocks = [_TABLE_HEAD.format(day=today())]

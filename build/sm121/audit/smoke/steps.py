@@ -10,11 +10,10 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from packaging.version import Version
-
 from sm121.audit.smoke.coherence import Fault, read_reply
 from sm121.audit.smoke.prompts import RAW, RECORDS, extracted, extraction_prompt, load_prompt, long_prompt
 from sm121.findings import Finding, Verdict
+from sm121.values import public_version
 
 if TYPE_CHECKING:
     from sm121.audit.smoke.client import Reply, Server
@@ -30,7 +29,7 @@ def check_version(found: str, wanted: str) -> Finding:
         return Finding(
             "smoke.version", "/version", Verdict.INFO, f"it says {found}", advice="Give --expect-version."
         )
-    same = found == wanted or ("+" not in wanted and _public(found) == _public(wanted))
+    same = found == wanted or ("+" not in wanted and public_version(found) == public_version(wanted))
     verdict = Verdict.PASS if same else Verdict.FAIL
     advice = (
         ""
@@ -38,13 +37,6 @@ def check_version(found: str, wanted: str) -> Finding:
         else "A mis-stamped build is disqualified whatever else it holds: integrations go by the version."
     )
     return Finding("smoke.version", "/version", verdict, f"it says {found}", wanted, advice)
-
-
-def _public(text: str) -> str:
-    try:
-        return Version(text).public
-    except ValueError:
-        return text
 
 
 def warm_up(server: Server) -> tuple[Finding, float]:

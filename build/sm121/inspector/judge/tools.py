@@ -11,7 +11,7 @@ from packaging.version import Version
 from sm121.findings import Finding, Verdict
 from sm121.inspector.judge.line import cuda_of
 from sm121.inspector.words import joined, listed, shown
-from sm121.values import CudaVersion
+from sm121.values import CudaVersion, parsed_version, public_version
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -24,6 +24,7 @@ _NO_MODULES = "https://github.com/flashinfer-ai/flashinfer/issues/4110"
 _NO_HEADERS = "https://github.com/vllm-project/vllm/issues/27890"
 _NO_HOME = "https://github.com/flashinfer-ai/flashinfer/issues/1781"
 _CACHE = "flashinfer-jit-cache"
+_SPLIT = Version("0.7")
 _GATE = "VLLM_HAS_FLASHINFER_CUBIN"
 _GATE_SOURCE = "https://github.com/vllm-project/vllm/blob/v0.33.0/vllm/utils/flashinfer.py"
 _PREBUILT = "Install flashinfer-jit-cache (the prebuilt modules) of the same version"
@@ -95,15 +96,15 @@ def judge_flashinfer(
     """  # fmt: skip
     version = installed.get("flashinfer-python", "")
     caches = {name: text for name, text in installed.items() if name.startswith(_CACHE)}
-    fitting = {name for name, text in caches.items() if _public(text) == _public(version)}
+    fitting = {name for name, text in caches.items() if public_version(text) == public_version(version)}
     for name in sorted(caches.keys() - fitting):
         # Before 0.7 the import fails; since then the cache is left aside, and modules are compiled.
-        verdict = Verdict.WARN if _split(version) else Verdict.FAIL
+        verdict = Verdict.WARN if modules_are_split(version) else Verdict.FAIL
         got = f"{name} {shown(caches[name])} stands beside flashinfer-python {shown(version)}, which does not take it"
         yield Finding("image.flashinfer", name, verdict, got, "one version of both", f"{_PREBUILT}.", _NO_MODULES)
     subject = f"flashinfer-python {shown(version)}"
     lack = ""
-    if not fitting or (_split(version) and _CACHE not in fitting):
+    if not fitting or (modules_are_split(version) and _CACHE not in fitting):
         lack = f"no {_CACHE}"
     elif modules == 0:
         lack = f"{', '.join(sorted(fitting))}, and no module in it"
@@ -152,12 +153,10 @@ def judge_gate(
     yield Finding("image.flashinfer-used", "vLLM", Verdict.WARN, got, "FlashInfer in use", advice, _GATE_SOURCE)
 
 
-def _split(version: str) -> bool:
+def modules_are_split(version: str) -> bool:
     """Whether modules lie in a package for each target and a small one finds them: from 0.7 on."""
-    try:
-        return Version(version) >= Version("0.7")
-    except ValueError:
-        return False
+    known = parsed_version(version)
+    return known is not None and known >= _SPLIT
 
 
 def nvcc_of_base(base: str, rules: ContainerRules) -> dict[str, str] | None:
@@ -241,10 +240,3 @@ def _version(text: str) -> CudaVersion | None:
         return CudaVersion.parse(text)
     except ValueError:
         return None
-
-
-def _public(text: str) -> str:
-    try:
-        return Version(text).public
-    except ValueError:
-        return text
