@@ -116,7 +116,9 @@ def run(argv: Sequence[str] | None = None) -> int:
         print("interrupted; what is finished is kept, run the same command to go on", file=sys.stderr)
         return 130
     except BrokenPipeError:
-        return _pipe_gone()
+        # The reader of our output has gone (`| head`).
+        _silence()
+        return PIPE_GONE
     except OSError as error:
         return _unusable(error)
 
@@ -147,14 +149,13 @@ def _unusable(error: OSError) -> int:
     if error.errno not in {errno.ENOSPC, errno.EIO}:
         raise error
     print(f"error: the output cannot be written: {error.strerror}.", file=sys.stderr)
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    _silence()
     return StorageError.exit_code
 
 
-def _pipe_gone() -> int:
-    """The reader of our output has gone (`| head`): nothing more can be said, at the end of the process neither."""
+def _silence() -> None:
+    """Nothing more can be said, at the end of the process neither."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return PIPE_GONE
 
 
 def main() -> None:
