@@ -18,7 +18,7 @@ from sm121.finish.library import Settings, finish_libraries, finish_library, pla
 from sm121.finish.model import Layout
 from sm121.finish.units import Deed
 from sm121.pack.finished import finish_wheel, plan_wheel
-from sm121.progress import Progress
+from sm121.progress import Progress, plural
 from sm121.progress import size as shown_size
 from sm121.target import GB10, Capability
 from sm121.values import Sha256
@@ -199,11 +199,7 @@ def _show_plan(plan: Mapping[str, tuple[Unit, ...]], *, as_json: bool) -> None:
         counts = ", ".join(f"{count} {deed}" for deed, count in _counts(u.deed for u in units).items() if count)
         ptx = sum(unit.source.image.size for unit in units if unit.source)
         more = f"; {shown_size(ptx)} of PTX to compile" if ptx else ""
-        console.print(
-            f"{name}: {len(units)} unit{'' if len(units) == 1 else 's'}, {counts}{more}",
-            markup=False,
-            soft_wrap=True,
-        )
+        console.print(f"{name}: {plural(len(units), 'unit')}, {counts}{more}", markup=False, soft_wrap=True)
 
 
 def _report(

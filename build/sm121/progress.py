@@ -47,6 +47,11 @@ def size(count: float) -> str:
     return f"{count:.2f} GB"
 
 
+def plural(count: int, noun: str, many: str = "") -> str:
+    """`1 unit`, `3 units`, `2 libraries`."""
+    return f"{count} {noun if count == 1 else many or noun + 's'}"
+
+
 def shortened(text: str, width: int) -> str:
     """A text cut in its middle to `width` characters: of a file's name both ends tell most."""
     if len(text) <= width:

@@ -14,7 +14,8 @@ from sm121.errors import ArtifactError, ProgramError
 from sm121.findings import Finding, Verdict
 from sm121.inspector.facts import ABSENT
 from sm121.inspector.listing import NOTHING, read_dump, read_listing, read_tool_version
-from sm121.inspector.words import joined, listed, plural, shown
+from sm121.inspector.words import joined, listed, shown
+from sm121.progress import plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

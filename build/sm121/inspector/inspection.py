@@ -35,7 +35,7 @@ from sm121.inspector.judge.wheel import judge_name, judge_platform, judge_size
 from sm121.inspector.policy import policy
 from sm121.inspector.reading import Depth, may_hold_code
 from sm121.inspector.report import build_report
-from sm121.inspector.words import plural
+from sm121.progress import plural
 from sm121.target import GB10
 from sm121.values import CudaVersion
 

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 from sm121.findings import Verdict
 from sm121.inspector.coverage import STATES
 from sm121.inspector.text import summary, tally
-from sm121.inspector.words import plural
-from sm121.progress import size
+from sm121.progress import plural, size
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -8,8 +8,8 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from sm121.inspector.words import plural, shown
-from sm121.progress import size
+from sm121.inspector.words import shown
+from sm121.progress import plural, size
 from sm121.tables import print_table
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from rich.text import Text
 from sm121.findings import Verdict
 from sm121.inspector.coverage import STATES
 from sm121.inspector.judge.ledger import CHECK as LEDGER
-from sm121.inspector.words import joined, plural, shown, span
-from sm121.progress import size
+from sm121.inspector.words import joined, shown, span
+from sm121.progress import plural, size
 from sm121.tables import print_table
 from sm121.target import LoadsAs
 

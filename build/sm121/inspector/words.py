@@ -11,11 +11,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-def plural(count: int, noun: str, many: str = "") -> str:
-    """`1 unit`, `3 units`, `2 libraries`."""
-    return f"{count} {noun if count == 1 else many or noun + 's'}"
-
-
 def span(least: float, most: float) -> str:
     """`25 min 04 s to 29 min 51 s`; what nobody waits for is `less than 1 s`."""
     if most < 1:

@@ -14,7 +14,6 @@ from rich.console import Console
 from sm121.build_commands import add_plan_options, planned
 from sm121.cache_options import compiler_cache
 from sm121.errors import RegressionError, Sm121Error, UsageError
-from sm121.inspector.words import plural
 from sm121.loop import show
 from sm121.loop.choose import word_problems
 from sm121.loop.compare import Change, Limit
@@ -25,7 +24,7 @@ from sm121.loop.session import Comparing, Session
 from sm121.loop.source import differing, digests
 from sm121.loop.states import around_patch, at_revision, edited_state
 from sm121.loop.trees import State, pinned
-from sm121.progress import Progress, duration
+from sm121.progress import Progress, duration, plural
 from sm121.steps import Build, Context
 from sm121.values import ArchSpec
 from sm121.workspace import Workspace

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Self
 
 from sm121 import process
 from sm121.compile.edges import Edge, edges, recorded
-from sm121.inspector.words import plural
 from sm121.loop.source import bring, configure_digest, digests
+from sm121.progress import plural
 from sm121.steps import Edited
 
 if TYPE_CHECKING:

@@ -17,6 +17,7 @@ from sm121.plan.steps import (
     toolkit_step,
     used_tools,
 )  # fmt: skip
+from sm121.progress import plural
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -93,14 +94,14 @@ def flashinfer_steps(choice: Choice, patches: Sequence[tuple[str, str]]) -> tupl
     request, line, host, selection = choice.request, choice.line, choice.host, choice.selection
     source = step(
         "source",
-        f"unpack flashinfer-python {choice.version} and apply {len(patches)} patch{'' if len(patches) == 1 else 'es'}",
+        f"unpack flashinfer-python {choice.version} and apply {plural(len(patches), 'patch', 'patches')}",
         {"wheel": digests(choice.source), "patches": [list(patch) for patch in patches]},
     )  # fmt: skip
     toolkit = toolkit_step(request, line, host, choice.toolkit_parts, called=list(CALLED))
     tools = step("tools", "unpack the build tools", {"files": digests(*choice.tools)})
     ffi = step("tvm-ffi", f"unpack apache-tvm-ffi {choice.ffi.version}", {"wheel": digests(choice.ffi)})
     libraries = step(
-        "libraries", f"compile {len(selection.modules)} module{'' if len(selection.modules) == 1 else 's'}",
+        "libraries", f"compile {plural(len(selection.modules), 'module')}",
         {
             "modules": {module.name: list(module.sources) for module in selection.modules},
             "extra": sorted({module.extra for module in selection.modules if module.extra}),

@@ -18,6 +18,7 @@ from sm121.plan.steps import (
     toolkit_step,
     used_tools,
 )  # fmt: skip
+from sm121.progress import plural
 from sm121.target import GB10
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def vllm_steps(choice: Choice, patches: Sequence[tuple[str, str]], left_out: Ite
     official = release.official(request.cpu)
     stamped = choice.stamped
     source = step(
-        "source", f"unpack vLLM {release.version} and apply {len(patches)} patch{'' if len(patches) == 1 else 'es'}",
+        "source", f"unpack vLLM {release.version} and apply {plural(len(patches), 'patch', 'patches')}",
         {"sdist": digests(release.sdist), "patches": [list(patch) for patch in patches]},
     )  # fmt: skip
     toolkit = toolkit_step(request, line, host, choice.toolkit_parts)

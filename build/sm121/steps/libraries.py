@@ -19,11 +19,11 @@ from sm121.compile.loading import unresolved
 from sm121.compile.ninja import object_name
 from sm121.errors import CompileError
 from sm121.inspector.policy import policy
-from sm121.inspector.words import plural
 from sm121.plan.cache import CacheProgram
 from sm121.plan.components import HEAVY, costs
 from sm121.plan.steps import COMPILERS
 from sm121.preflight import loader_emulator
+from sm121.progress import plural
 from sm121.steps import caching
 
 if TYPE_CHECKING:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from sm121.findings import Finding, Verdict
 from sm121.inspector.coverage import Body
 from sm121.inspector.rules import Code
-from sm121.inspector.words import joined, plural, shown
+from sm121.inspector.words import joined, shown
+from sm121.progress import plural
 from sm121.target import LoadsAs
 
 if TYPE_CHECKING:

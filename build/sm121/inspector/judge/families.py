@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from sm121.findings import Finding, Verdict
 from sm121.inspector.rules import Code, Presence
-from sm121.inspector.words import joined, listed, plural
+from sm121.inspector.words import joined, listed
+from sm121.progress import plural
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from sm121.artifact import compare_with_wheel
 from sm121.findings import Finding, Verdict
-from sm121.inspector.words import listed, plural, shown
+from sm121.inspector.words import listed, shown
+from sm121.progress import plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sm121.findings import Finding, Verdict
-from sm121.inspector.words import joined, plural, span
-from sm121.progress import size
+from sm121.inspector.words import joined, span
+from sm121.progress import plural, size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

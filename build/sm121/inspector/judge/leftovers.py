@@ -7,8 +7,8 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from sm121.findings import Finding, Verdict
-from sm121.inspector.words import listed, plural, shown
-from sm121.progress import size
+from sm121.inspector.words import listed, shown
+from sm121.progress import plural, size
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence

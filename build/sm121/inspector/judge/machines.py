@@ -7,7 +7,8 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from sm121.findings import Finding, Verdict
-from sm121.inspector.words import joined, listed, plural, shown
+from sm121.inspector.words import joined, listed, shown
+from sm121.progress import plural
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence

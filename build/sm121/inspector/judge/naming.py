@@ -9,7 +9,8 @@ from packaging.version import Version
 
 from sm121.findings import Finding, Verdict
 from sm121.inspector.judge.line import cuda_of
-from sm121.inspector.words import joined, plural, shown
+from sm121.inspector.words import joined, shown
+from sm121.progress import plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

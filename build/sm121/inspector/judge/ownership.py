@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from sm121.artifact import shared_paths
 from sm121.findings import Finding, Verdict
-from sm121.inspector.words import joined, listed, plural, shown
+from sm121.inspector.words import joined, listed, shown
+from sm121.progress import plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

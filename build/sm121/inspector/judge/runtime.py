@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from sm121.findings import Finding, Verdict
 from sm121.inspector.rules import Runtime
-from sm121.inspector.words import joined, listed, plural, shown
+from sm121.inspector.words import joined, listed, shown
+from sm121.progress import plural
 from sm121.values import CudaVersion
 
 if TYPE_CHECKING:
